@@ -1,0 +1,2 @@
+//! The `cadenza` command.
+fn main() {}

@@ -1,0 +1,123 @@
+//! Canonical messages: the only form in which a model's words reach the kernel (EC-3.A).
+
+use std::sync::Arc;
+
+use crate::ids::Digest;
+use crate::value::{Map, Value};
+
+/// Who speaks in a message (EC-O7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MessageRole {
+    /// Instructions of the runtime.
+    System,
+    /// The caller, or the runtime on its behalf.
+    User,
+    /// The model.
+    Assistant,
+    /// A tool's observation.
+    Tool,
+}
+
+impl MessageRole {
+    /// The published spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// A canonical message (EC-4.3).
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgentMessage {
+    /// Who speaks.
+    pub role: MessageRole,
+    /// Text; empty when there is none.
+    pub content: String,
+    /// Structured calls, in order.
+    pub tool_calls: Vec<ToolInvocation>,
+    /// For a tool's observation: the call it answers.
+    pub tool_call_id: Option<String>,
+}
+
+/// A structured call (EC-4.4, EC-O8).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolInvocation {
+    /// Derived id `s<step>.<index>` once the kernel took it in (V4); the provider's id stays in the raw payload.
+    pub id: String,
+    /// Tool name.
+    pub name: Arc<str>,
+    /// Arguments object.
+    pub arguments: Map,
+    /// The model that asked for it.
+    pub source_model: Arc<str>,
+    /// What the provider sent, if kept.
+    pub raw_payload: Option<Value>,
+}
+
+/// The adapter's decision about one raw reply (EC-4.2, EC-O6).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProtocolAdapterResult {
+    /// The decision, with the message or the failure it carries.
+    pub decision: AdapterDecision,
+    /// Digest of the raw reply.
+    pub raw_hash: Digest,
+    /// Version of the adapter that decided.
+    pub adapter_version: Arc<str>,
+}
+
+/// native, recovered or rejected: a rejected reply has no message, and a native one no failure code.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AdapterDecision {
+    /// The reply was in canonical form.
+    Native(AgentMessage),
+    /// A call was recovered from text; only without `strict_mode` (V6).
+    Recovered(AgentMessage),
+    /// Nothing usable.
+    Rejected {
+        /// Why, for entries and retries.
+        failure: RejectionCode,
+        /// What was wrong, as the model is told on a retry.
+        detail: String,
+    },
+}
+
+/// Failure codes of the adapter boundary. Closed: each has its own test (EC-AD1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RejectionCode {
+    /// The reply was null, empty or blank (V35, AC-10).
+    Empty,
+    /// Arguments are not JSON.
+    ArgumentsNotJson,
+    /// Arguments are not an object.
+    ArgumentsNotObject,
+    /// A call has no tool name.
+    MissingName,
+    /// Call markup or a fence was opened and never closed.
+    TruncatedMarkup,
+    /// Two calls of one reply share an id.
+    DuplicateCallId,
+    /// Only recoverable, and the contract is strict (V6).
+    RecoveryDisabled,
+    /// The program does not compile (C3).
+    Syntax,
+}
+
+impl RejectionCode {
+    /// The spelling in entries.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Empty => "EMPTY",
+            Self::ArgumentsNotJson => "ARGUMENTS_NOT_JSON",
+            Self::ArgumentsNotObject => "ARGUMENTS_NOT_OBJECT",
+            Self::MissingName => "MISSING_NAME",
+            Self::TruncatedMarkup => "TRUNCATED_MARKUP",
+            Self::DuplicateCallId => "DUPLICATE_CALL_ID",
+            Self::RecoveryDisabled => "RECOVERY_DISABLED",
+            Self::Syntax => "SYNTAX",
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Providers: the border to models. A request goes out, a raw reply or a classed failure comes back.
+//!
+//! A provider never interprets a reply (that is the adapter's work), never retries on its own account beyond its
+//! configured targets, and never sees a contract.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cancel::CancelToken;
+use crate::message::AgentMessage;
+use crate::outcome::ProgramSource;
+use crate::program::Language;
+use crate::value::{Map, Value};
+
+/// What a model is asked.
+#[derive(Clone, Debug)]
+pub struct ModelRequest {
+    /// Agent role.
+    pub role: Arc<str>,
+    /// The method that was called.
+    pub method: Arc<str>,
+    /// Its positional arguments.
+    pub args: Arc<[Value]>,
+    /// Its named arguments.
+    pub kwargs: Arc<Map>,
+    /// Language of the program that is wanted.
+    pub language: Language,
+    /// Stable prefix: what a program is and sees.
+    pub system_prompt: Arc<str>,
+    /// Role, method, contract, state: what is wanted now.
+    pub user_prompt: Arc<str>,
+    /// Everything after the two prompts: retry feedback, and for goal runs the conversation.
+    pub messages: Vec<AgentMessage>,
+    /// Tools offered to the model, sorted by name; empty for a synthesis.
+    pub tools: Arc<[ToolSpec]>,
+    /// 1 for the first generation attempt of this call.
+    pub attempt: u32,
+    /// Bound of this request. The provider must give up by itself within it.
+    pub timeout: Duration,
+    /// Output cap in tokens, when the contract sets one.
+    pub max_output_tokens: Option<u32>,
+}
+
+/// A tool as a model sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolSpec {
+    /// `[A-Za-z0-9_-]{1,64}`.
+    pub name: Arc<str>,
+    /// What it does.
+    pub description: Arc<str>,
+    /// JSON Schema of its arguments object.
+    pub parameters: Value,
+}
+
+/// What came back, uninterpreted. All fields as the wire gave them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelReply {
+    /// Text of the reply; `None` when the wire gave null.
+    pub content: Option<String>,
+    /// Structured calls, in order.
+    pub tool_calls: Vec<RawToolCall>,
+    /// Token usage as reported.
+    pub usage: Option<Usage>,
+    /// Why the model stopped, as reported.
+    pub stop_reason: Option<String>,
+    /// The model that really answered, when the wire says so.
+    pub model: Option<String>,
+    /// `Some` when the reply is not a model's: the embedded library says so.
+    pub source: Option<ProgramSource>,
+    /// Something the caller should know; shown in the outcome's metadata.
+    pub note: Option<Cow<'static, str>>,
+}
+
+/// One structured call as the wire gave it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RawToolCall {
+    /// Provider's id; may be empty.
+    pub id: String,
+    /// Tool name; may be wrong.
+    pub name: String,
+    /// JSON text of the arguments; may be broken.
+    pub arguments: String,
+}
+
+/// Model tokens of one reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt tokens, cached ones included.
+    pub input: u64,
+    /// Of those, read from the provider's cache.
+    pub cached: u64,
+    /// Completion tokens, reasoning included.
+    pub output: u64,
+}
+
+/// Classes of provider failure (model-wire-formats.md section 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProviderErrorClass {
+    /// The key is missing, wrong or not allowed. Fatal.
+    Auth,
+    /// The account has no credit left. Fatal.
+    Quota,
+    /// Too many requests.
+    RateLimit,
+    /// The window is too small for the request.
+    ContextOverflow,
+    /// Too slow.
+    Timeout,
+    /// No connection, or the server broke it.
+    Network,
+    /// The model or a parameter is refused.
+    ModelError,
+    /// The answer is not in the wire format.
+    InvalidResponse,
+    /// The host's own provider failed (a Python callable raised, a plan names no method).
+    Failed,
+    /// The cancel token was set.
+    Cancelled,
+}
+
+impl ProviderErrorClass {
+    /// The spelling in logs (`attempt_failures[].error_class`).
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auth => "auth",
+            Self::Quota => "quota",
+            Self::RateLimit => "rate_limit",
+            Self::ContextOverflow => "context_overflow",
+            Self::Timeout => "timeout",
+            Self::Network => "network",
+            Self::ModelError => "model_error",
+            Self::InvalidResponse => "invalid_response",
+            Self::Failed => "provider",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// A provider failure: no reply crossed the border.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct ProviderError {
+    /// Its class.
+    pub class: ProviderErrorClass,
+    /// What happened and what to do, without secrets, at most 4 KiB.
+    pub message: String,
+    /// How long the server asked to wait.
+    pub retry_after: Option<Duration>,
+}
+
+impl ProviderError {
+    /// A failure of that class.
+    pub fn new(class: ProviderErrorClass, message: impl Into<String>) -> Self {
+        Self { class, message: message.into(), retry_after: None }
+    }
+}
+
+/// A reply to come. Independent of any executor: it may be polled on a plain thread without a tokio context.
+pub type ReplyFuture<'a> = Pin<Box<dyn Future<Output = Result<ModelReply, ProviderError>> + Send + 'a>>;
+
+/// A model. Shared by all agents of a runtime and by all threads.
+pub trait Provider: Send + Sync + fmt::Debug {
+    /// The model's name as logged, such as `openai:gpt-5.1` or `scripted`.
+    fn model(&self) -> &str;
+
+    /// Which adapter profile reads this provider's replies: `program` (program text or execute_program call) for every
+    /// provider of this version. Hashed into contract and transcript.
+    fn profile(&self) -> &str {
+        "program"
+    }
+
+    /// What distinguishes this model from another behind the same name; hashed into every transcript entry.
+    fn fingerprint(&self) -> &str {
+        self.model()
+    }
+
+    /// Whether asking makes sense at all (V37). Must be quick: no network round trip on the hot path.
+    fn ready(&self) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
+    /// One completion within `request.timeout`; gives up early when `cancel` is set.
+    fn complete<'a>(&'a self, request: &'a ModelRequest, cancel: &'a CancelToken) -> ReplyFuture<'a>;
+}
