@@ -14,6 +14,7 @@ use crate::value::{Map, Value};
 pub mod budget;
 pub mod factory;
 pub mod manifest;
+pub mod migration;
 mod read;
 
 pub use budget::{Budget, Millis, Remaining, Spent, Tokens};
