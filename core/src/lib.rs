@@ -13,5 +13,6 @@ pub mod kernel;
 pub mod message;
 pub mod outcome;
 pub mod program;
+pub mod prompt;
 pub mod provider;
 pub mod value;

@@ -16,6 +16,9 @@ use crate::value::{Map, Value};
 
 pub use crate::message::{ModelReply, RawToolCall, Usage};
 
+pub mod scripted;
+pub mod wait;
+
 /// What a model is asked.
 #[derive(Clone, Debug)]
 pub struct ModelRequest {
@@ -82,6 +85,20 @@ pub enum ProviderErrorClass {
 }
 
 impl ProviderErrorClass {
+    /// Whether no other attempt and no other target can help: the account itself is refused.
+    pub fn is_fatal(self) -> bool {
+        match self {
+            Self::Auth | Self::Quota | Self::Cancelled => true,
+            Self::RateLimit
+            | Self::ContextOverflow
+            | Self::Timeout
+            | Self::Network
+            | Self::ModelError
+            | Self::InvalidResponse
+            | Self::Failed => false,
+        }
+    }
+
     /// The spelling in logs (`attempt_failures[].error_class`).
     pub fn as_str(self) -> &'static str {
         match self {
@@ -112,9 +129,28 @@ pub struct ProviderError {
 }
 
 impl ProviderError {
-    /// A failure of that class.
+    /// Most bytes of a message; the rest is cut.
+    pub const MAX_MESSAGE_BYTES: usize = 4 << 10;
+
+    /// A failure of that class. The message is cut at [`Self::MAX_MESSAGE_BYTES`], on a character.
     pub fn new(class: ProviderErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), retry_after: None }
+        let mut message = message.into();
+        message.truncate(message.floor_char_boundary(Self::MAX_MESSAGE_BYTES));
+        Self { class, message, retry_after: None }
+    }
+
+    /// The failure of a request whose cancel token was set.
+    pub fn cancelled() -> Self {
+        Self::new(ProviderErrorClass::Cancelled, "the request was cancelled")
+    }
+
+    /// The failure of a request that took longer than it was allowed.
+    pub fn timed_out(model: &str, allowed: Duration) -> Self {
+        let message = format!(
+            "{model} gave no complete reply within {} s; raise `provider_timeout_seconds` or ask a faster model",
+            allowed.as_secs_f64()
+        );
+        Self::new(ProviderErrorClass::Timeout, message)
     }
 }
 
