@@ -117,7 +117,7 @@ fn complete(provider: &dyn Provider, request: &ModelRequest) -> Result<ModelRepl
 fn settings(base_url: &str) -> OpenAiSettings {
     OpenAiSettings {
         name: "openai:test".into(),
-        model: "test".into(),
+        wire_name: "test".into(),
         base_url: base_url.into(),
         key: Secret::new(KEY),
         organization: None,
@@ -895,7 +895,7 @@ mod resolving {
         let reply = complete(&*resolved.provider, &request("x", "y")).unwrap();
         assert_eq!(reply.tool_calls[0].name, "execute_program");
         assert_eq!((refusing.seen().len(), working.seen().len()), (1, 1));
-        assert!(refusing.seen()[0].headers.get("authorization").is_none());
+        assert!(!refusing.seen()[0].headers.contains_key("authorization"));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct OpenAiSettings {
     /// Name in logs, such as `openai:gpt-5.1`.
     pub name: String,
     /// The model's name on the wire.
-    pub model: String,
+    pub wire_name: String,
     /// Base URL, up to and without `/chat/completions`.
     pub base_url: String,
     /// The key; compatible servers may need none.
@@ -106,7 +106,7 @@ impl OpenAi {
             json!({"role": "user", "content": &*request.user_prompt}),
         ];
         messages.extend(request.messages.iter().map(message));
-        let mut body = json!({"model": self.settings.model, "messages": messages});
+        let mut body = json!({"model": self.settings.wire_name, "messages": messages});
         if let Some(limit) = request.max_output_tokens {
             let field = if self.settings.official { "max_completion_tokens" } else { "max_tokens" };
             body[field] = limit.into();

@@ -37,6 +37,9 @@ impl From<Arc<dyn Provider>> for ModelSpec {
     }
 }
 
+/// Looks up an environment variable.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
 /// What goes with the model: the other options that a provider needs.
 #[derive(Clone, Default)]
 pub struct ModelSettings<'a> {
@@ -51,7 +54,7 @@ pub struct ModelSettings<'a> {
     /// The model of the configuration file.
     pub configured: Option<ModelSpec>,
     /// An environment variable by name; `None` here is an empty environment.
-    pub environment: Option<&'a dyn Fn(&str) -> Option<String>>,
+    pub environment: Option<Environment<'a>>,
 }
 
 impl fmt::Debug for ModelSettings<'_> {
@@ -278,7 +281,7 @@ fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<d
     let of_openai = |name| official.then(|| settings.variable(name)).flatten();
     let settings = OpenAiSettings {
         name: format!("{}:{model}", kind.as_str()),
-        model: model.to_owned(),
+        wire_name: model.to_owned(),
         base_url,
         key,
         organization: of_openai("OPENAI_ORG_ID"),
