@@ -3,7 +3,6 @@
 //! A provider never interprets a reply (that is the adapter's work), never retries on its own account beyond its
 //! configured targets, and never sees a contract.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -12,9 +11,10 @@ use std::time::Duration;
 
 use crate::cancel::CancelToken;
 use crate::message::AgentMessage;
-use crate::outcome::ProgramSource;
 use crate::program::Language;
 use crate::value::{Map, Value};
+
+pub use crate::message::{ModelReply, RawToolCall, Usage};
 
 mod classify;
 #[cfg(feature = "http")]
@@ -103,25 +103,6 @@ pub struct ToolSpec {
     pub parameters: Value,
 }
 
-/// What came back, uninterpreted. All fields as the wire gave them.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ModelReply {
-    /// Text of the reply; `None` when the wire gave null.
-    pub content: Option<String>,
-    /// Structured calls, in order.
-    pub tool_calls: Vec<RawToolCall>,
-    /// Token usage as reported.
-    pub usage: Option<Usage>,
-    /// Why the model stopped, as reported.
-    pub stop_reason: Option<String>,
-    /// The model that really answered, when the wire says so.
-    pub model: Option<String>,
-    /// `Some` when the reply is not a model's: the embedded library says so.
-    pub source: Option<ProgramSource>,
-    /// Something the caller should know; shown in the outcome's metadata.
-    pub note: Option<Cow<'static, str>>,
-}
-
 impl ModelReply {
     /// A reply that is text and nothing else: a program, as far as the adapter is concerned.
     pub fn text(content: impl Into<String>) -> Self {
@@ -133,28 +114,6 @@ impl ModelReply {
         let call = RawToolCall { id: id.into(), name: name.into(), arguments: arguments.into() };
         Self { tool_calls: vec![call], ..Self::default() }
     }
-}
-
-/// One structured call as the wire gave it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RawToolCall {
-    /// Provider's id; may be empty.
-    pub id: String,
-    /// Tool name; may be wrong.
-    pub name: String,
-    /// JSON text of the arguments; may be broken.
-    pub arguments: String,
-}
-
-/// Model tokens of one reply.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Prompt tokens, cached ones included.
-    pub input: u64,
-    /// Of those, read from the provider's cache.
-    pub cached: u64,
-    /// Completion tokens, reasoning included.
-    pub output: u64,
 }
 
 /// Classes of provider failure (model-wire-formats.md section 8).
