@@ -918,10 +918,11 @@ mod resolving {
         let error = complete(&*resolved.provider, &request("no such role", "add")).unwrap_err();
         assert_eq!(error.class, ProviderErrorClass::Failed);
         assert!(error.message.contains("no role `no such role`") && error.message.contains("CADENZA_MODEL"));
-        if let Ok(reply) = complete(&*resolved.provider, &request("calculator", "add")) {
-            assert_eq!(reply.source, Some(ProgramSource::Library));
-            assert!(reply.note.is_some());
-        }
+        let reply = complete(&*resolved.provider, &request("Calculator", "add")).unwrap();
+        assert_eq!(reply.source, Some(ProgramSource::Library));
+        assert!(reply.note.is_some() && reply.content.is_some());
+        let error = complete(&*resolved.provider, &request("calculator", "ad")).unwrap_err();
+        assert!(error.message.contains("did you mean `add`?") && error.message.contains("gcd"), "{error}");
     }
 
     #[test]

@@ -4,7 +4,10 @@
 //! pure; borders (`provider`, `program`, `store`, `tools`, `log`) touch the world; `runtime` performs what the kernel
 //! asks for; `agent` is what users hold. ARCHITECTURE.md walks one call through them.
 
+pub mod adapter;
 pub mod cancel;
+pub mod canonical;
+pub mod contract;
 pub mod ids;
 pub mod kernel;
 pub mod message;

@@ -26,7 +26,7 @@ pub mod resolve;
 pub mod scripted;
 pub mod secret;
 pub mod targets;
-mod wait;
+pub(crate) mod wait;
 
 pub use resolve::{ModelSettings, ModelSpec, Origin, ResolveError, Resolved, resolve};
 pub use scripted::Scripted;
@@ -101,19 +101,6 @@ pub struct ToolSpec {
     pub description: Arc<str>,
     /// JSON Schema of its arguments object.
     pub parameters: Value,
-}
-
-impl ModelReply {
-    /// A reply that is text and nothing else: a program, as far as the adapter is concerned.
-    pub fn text(content: impl Into<String>) -> Self {
-        Self { content: Some(content.into()), ..Self::default() }
-    }
-
-    /// A reply that is one structured call. `arguments` is JSON text and is not checked here.
-    pub fn call(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
-        let call = RawToolCall { id: id.into(), name: name.into(), arguments: arguments.into() };
-        Self { tool_calls: vec![call], ..Self::default() }
-    }
 }
 
 /// Classes of provider failure (model-wire-formats.md section 8).
