@@ -11,14 +11,14 @@ use crate::agent::{Agent, UseError};
 use crate::ids::CallId;
 use crate::log::record::CallRecord;
 use crate::program::registry::{Listed, Registry};
-use crate::program::{Executor, Language};
+use crate::program::{Executor, Isolation, Language};
 
 pub(crate) mod driver;
 pub mod options;
 pub mod settings;
 pub mod wait;
 
-use options::{Isolation, OptionError, Options};
+use options::{OptionError, Options};
 use settings::Settings;
 
 /// Ended calls that a runtime remembers for `calls`.
