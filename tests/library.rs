@@ -102,7 +102,8 @@ fn play(case: &Case, runtime: &Runtime) -> (Outcome, Map) {
     for before in &case.before {
         agent.call(&before.method, before.args.clone(), Map::new()).expect("methods of cases are methods");
     }
-    let outcome = agent.call(&case.method, case.args.clone(), case.kwargs.clone()).expect("methods of cases are methods");
+    let outcome =
+        agent.call(&case.method, case.args.clone(), case.kwargs.clone()).expect("methods of cases are methods");
     (outcome, agent.runtime_context().snapshot())
 }
 
@@ -113,7 +114,9 @@ fn check(case: &Case, outcome: &Outcome, memory: &Map) -> Result<(), String> {
             return Err(format!("wanted {}, got {}", case.value, outcome.value()));
         }
         (None, None) => {}
-        (None, Some(error)) => return Err(format!("wanted {}, got {}: {}", case.value, error.error_type, error.message)),
+        (None, Some(error)) => {
+            return Err(format!("wanted {}, got {}: {}", case.value, error.error_type, error.message));
+        }
         (Some(wanted), None) => return Err(format!("wanted the error {wanted}, got {}", outcome.value())),
         (Some(wanted), Some(error)) => {
             if error.error_type.as_str() != wanted {
@@ -155,7 +158,9 @@ fn same(left: &Value, right: &Value) -> bool {
 fn same_kinds(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::List(left), Value::List(right)) => left.iter().zip(right).all(|(left, right)| same_kinds(left, right)),
-        (Value::Map(left), Value::Map(right)) => left.values().zip(right.values()).all(|(left, right)| same_kinds(left, right)),
+        (Value::Map(left), Value::Map(right)) => {
+            left.values().zip(right.values()).all(|(left, right)| same_kinds(left, right))
+        }
         _ => std::mem::discriminant(left) == std::mem::discriminant(right),
     }
 }
