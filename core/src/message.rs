@@ -174,6 +174,19 @@ pub struct ModelReply {
     pub note: Option<Cow<'static, str>>,
 }
 
+impl ModelReply {
+    /// A reply that is text and nothing else: a program, as far as the adapter is concerned.
+    pub fn text(content: impl Into<String>) -> Self {
+        Self { content: Some(content.into()), ..Self::default() }
+    }
+
+    /// A reply that is one structured call. `arguments` is JSON text and is not checked here.
+    pub fn call(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
+        let call = RawToolCall { id: id.into(), name: name.into(), arguments: arguments.into() };
+        Self { tool_calls: vec![call], ..Self::default() }
+    }
+}
+
 /// One structured call as the wire gave it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawToolCall {

@@ -16,6 +16,23 @@ use crate::value::{Map, Value};
 
 pub use crate::message::{ModelReply, RawToolCall, Usage};
 
+#[cfg(feature = "http")]
+mod classify;
+#[cfg(feature = "http")]
+mod http;
+pub mod library;
+#[cfg(feature = "http")]
+pub mod openai;
+pub mod resolve;
+pub mod scripted;
+pub mod secret;
+pub mod targets;
+pub(crate) mod wait;
+
+pub use resolve::{ModelSettings, ModelSpec, Origin, ResolveError, Resolved, resolve};
+pub use scripted::Scripted;
+pub use secret::Secret;
+
 /// What a model is asked.
 #[derive(Clone, Debug)]
 pub struct ModelRequest {
@@ -43,6 +60,37 @@ pub struct ModelRequest {
     pub timeout: Duration,
     /// Output cap in tokens, when the contract sets one.
     pub max_output_tokens: Option<u32>,
+}
+
+/// How a provider asks a model for a program (option `output`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Output {
+    /// As a call of the one tool that is offered, which is forced where the wire can.
+    #[default]
+    Tool,
+    /// As JSON that follows the tool's schema: for servers with grammars and without tools.
+    JsonSchema,
+    /// As text: for servers with neither.
+    Text,
+}
+
+impl Output {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Tool, Self::JsonSchema, Self::Text];
+
+    /// The spelling in options.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tool => "tool",
+            Self::JsonSchema => "json_schema",
+            Self::Text => "text",
+        }
+    }
+
+    /// The one with that spelling.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|output| output.as_str() == name)
+    }
 }
 
 /// A tool as a model sees it.
@@ -82,6 +130,20 @@ pub enum ProviderErrorClass {
 }
 
 impl ProviderErrorClass {
+    /// Whether no other attempt and no other target can help: the account itself is refused.
+    pub fn is_fatal(self) -> bool {
+        match self {
+            Self::Auth | Self::Quota | Self::Cancelled => true,
+            Self::RateLimit
+            | Self::ContextOverflow
+            | Self::Timeout
+            | Self::Network
+            | Self::ModelError
+            | Self::InvalidResponse
+            | Self::Failed => false,
+        }
+    }
+
     /// The spelling in logs (`attempt_failures[].error_class`).
     pub fn as_str(self) -> &'static str {
         match self {
@@ -112,9 +174,28 @@ pub struct ProviderError {
 }
 
 impl ProviderError {
-    /// A failure of that class.
+    /// Most bytes of a message; the rest is cut.
+    pub const MAX_MESSAGE_BYTES: usize = 4 << 10;
+
+    /// A failure of that class. The message is cut at [`Self::MAX_MESSAGE_BYTES`], on a character.
     pub fn new(class: ProviderErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), retry_after: None }
+        let mut message = message.into();
+        message.truncate(message.floor_char_boundary(Self::MAX_MESSAGE_BYTES));
+        Self { class, message, retry_after: None }
+    }
+
+    /// The failure of a request whose cancel token was set.
+    pub fn cancelled() -> Self {
+        Self::new(ProviderErrorClass::Cancelled, "the request was cancelled")
+    }
+
+    /// The failure of a request that took longer than it was allowed.
+    pub fn timed_out(model: &str, allowed: Duration) -> Self {
+        let message = format!(
+            "{model} gave no complete reply within {} s; raise `provider_timeout_seconds` or ask a faster model",
+            allowed.as_secs_f64()
+        );
+        Self::new(ProviderErrorClass::Timeout, message)
     }
 }
 
