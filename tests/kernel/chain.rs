@@ -8,8 +8,8 @@ use cadenza_core::ids::Digest;
 use cadenza_core::kernel::script::Run;
 use cadenza_core::kernel::transcript::{Chain, Entry, Event, Header, State, Transcript};
 use cadenza_core::kernel::{
-    CallRef, Component, Divergence, ReplayError, StoredEntry, ToolEnvelope, ToolRecord, compare, keyed_seal, replay,
-    verify,
+    CallRef, Component, Divergence, ReplayError, StoredEntry, StoredRun, ToolEnvelope, ToolRecord, compare, keyed_seal,
+    replay, verify,
 };
 use cadenza_core::value::{Map, Value};
 use proptest::prelude::*;
@@ -367,5 +367,18 @@ fn stored_json_is_the_same_with_and_without_the_detour() {
             chain.store_json(entry, &mut direct);
             assert_eq!(direct, stored.to_json());
         }
+    }
+}
+
+#[test]
+fn ec_rp1_ec_rp2_a_run_read_back_from_its_json_verifies_and_replays() {
+    for block in crate::trace::all() {
+        let run = block.run().unwrap();
+        let text = StoredRun::of(run.contract.clone(), &run.transcript).to_json();
+        let back = StoredRun::from_json(&text).unwrap();
+        assert_eq!(back.to_json(), text, "{}", block.id);
+        assert_eq!(back.verify(), Ok(()), "{}", block.id);
+        let replayed = back.replay(&run.environment).unwrap();
+        assert_eq!(replayed.head, run.transcript.head(), "{}", block.id);
     }
 }

@@ -26,7 +26,14 @@ pub struct Header {
     pub model_fingerprint: Arc<str>,
 }
 
-/// Entries of one run. Append-only.
+/// Entries of one run. Append-only: what is in cannot be changed (EC-IE2).
+///
+/// ```compile_fail
+/// use cadenza_core::kernel::transcript::Transcript;
+///
+/// let mut transcript = Transcript::default();
+/// transcript.entries()[0].seq = 9;
+/// ```
 #[derive(Clone, Debug)]
 pub struct Transcript {
     header: Header,
