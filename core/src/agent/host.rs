@@ -177,9 +177,9 @@ impl Host for CallHost<'_> {
 
     fn agent_tool(&self, agent: AgentRef, name: &str) -> Result<AgentRef, HostError> {
         let owner = self.known(agent)?;
-        let pending = self.own(agent).and_then(|_| {
-            self.delegates.lock().iter().rev().find(|delegate| **delegate.role() == *name).cloned()
-        });
+        let pending = self
+            .own(agent)
+            .and_then(|_| self.delegates.lock().iter().rev().find(|delegate| **delegate.role() == *name).cloned());
         let kept = pending.or_else(|| owner.0.memory.lock().delegates.get(name).cloned());
         match kept {
             Some(delegate) => self.add(delegate),
@@ -394,7 +394,9 @@ fn put_bounded(entry: &mut Map, name: &str, record: &CallRecord, value: impl FnO
 /// The value behind a reference of `history`.
 fn content(agent: &Agent, reference: &str) -> Result<Value, HostError> {
     let unknown = || {
-        HostError::Refused(format!("no content {reference:?}: references come from `history` and live as long as its entries"))
+        HostError::Refused(format!(
+            "no content {reference:?}: references come from `history` and live as long as its entries"
+        ))
     };
     let (id, name) = reference.split_once('/').ok_or_else(unknown)?;
     let id = CallId::parse(id).ok_or_else(unknown)?;

@@ -61,23 +61,20 @@ impl BackgroundLog {
         let name = path.display().to_string();
         let mut file: Option<BufWriter<File>> = None;
         let mut text = String::new();
-        Self::spawn(
-            name,
-            move |record| {
-                let writer = match &mut file {
-                    Some(writer) => writer,
-                    None => file.insert(BufWriter::new(open(&path)?)),
-                };
-                text.clear();
-                line(record, &mut text);
-                text.push('\n');
-                let written = writer.write_all(text.as_bytes()).and_then(|()| writer.flush());
-                if written.is_err() {
-                    file = None;
-                }
-                written
-            },
-        )
+        Self::spawn(name, move |record| {
+            let writer = match &mut file {
+                Some(writer) => writer,
+                None => file.insert(BufWriter::new(open(&path)?)),
+            };
+            text.clear();
+            line(record, &mut text);
+            text.push('\n');
+            let written = writer.write_all(text.as_bytes()).and_then(|()| writer.flush());
+            if written.is_err() {
+                file = None;
+            }
+            written
+        })
     }
 
     /// The log of a file, shared by everyone in this process who writes to the same path.
@@ -188,5 +185,9 @@ impl Drop for BackgroundLog {
 
 /// `calls.jsonl` under the user's state directory, for `log=True`.
 pub fn default_path() -> PathBuf {
-    dirs::state_dir().or_else(dirs::data_local_dir).unwrap_or_else(std::env::temp_dir).join("cadenza").join("calls.jsonl")
+    dirs::state_dir()
+        .or_else(dirs::data_local_dir)
+        .unwrap_or_else(std::env::temp_dir)
+        .join("cadenza")
+        .join("calls.jsonl")
 }

@@ -15,6 +15,7 @@ use crate::program::{Executor, Isolation, Language};
 
 pub(crate) mod driver;
 pub mod options;
+pub mod replay;
 pub mod settings;
 pub mod wait;
 

@@ -23,9 +23,9 @@ use self::convert::{Reader, Unreadable, cut};
 use self::interrupt::{Meter, Running, panic_text};
 use self::job::{Denied, HostHandle, Job};
 use self::vm::{Left, Vm};
-use super::{Isolation, 
-    Arguments, Bounds, CompileError, Execution, Executor, Host, Language, Limits, Program, ProgramFailure, Reads,
-    Returned,
+use super::{
+    Arguments, Bounds, CompileError, Execution, Executor, Host, Isolation, Language, Limits, Program, ProgramFailure,
+    Reads, Returned,
 };
 use crate::value::Value;
 
