@@ -1,6 +1,7 @@
 //! Luau programs through the executor's own border: values, limits, evidence, the program interface, hostile programs.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ struct TestHost {
     calls: Mutex<Vec<Call>>,
     options: Mutex<Vec<Map>>,
     history: Vec<Value>,
+    depth: AtomicU32,
+    max_depth: u32,
 }
 
 impl TestHost {
@@ -34,6 +37,8 @@ impl TestHost {
             calls: Mutex::default(),
             options: Mutex::default(),
             history: Vec::new(),
+            depth: AtomicU32::new(0),
+            max_depth: 8,
         }
     }
 
@@ -137,7 +142,13 @@ impl Host for TestHost {
                     Err(error) => return Ok(Outcome::of_error(ErrorType::InvalidCode, error.message, false)),
                 };
                 let arguments = Arguments { args: &args[1..], kwargs: &Map::new() };
-                match self.executor.execute(&program, arguments, self, &bounds).result {
+                if self.depth.fetch_add(1, Ordering::Relaxed) >= self.max_depth {
+                    self.depth.fetch_sub(1, Ordering::Relaxed);
+                    return Ok(Outcome::of_error(ErrorType::BudgetExceeded, "too deep", false));
+                }
+                let execution = self.executor.execute(&program, arguments, self, &bounds);
+                self.depth.fetch_sub(1, Ordering::Relaxed);
+                match execution.result {
                     Ok(Returned::Value(value)) => Outcome::of_value(value),
                     Ok(Returned::Outcome(outcome)) => outcome,
                     Err(failure) => Outcome::of_error(ErrorType::Execution, failure.to_string(), false),
@@ -884,4 +895,162 @@ fn compile_errors_name_the_line() {
     assert!(error(&" ".repeat(70_000)).message.contains("70000 bytes of source"));
     assert!(error("return __in_key_order").message.contains("reserved"));
     assert_eq!(error("goto done").line, Some(1));
+}
+
+/// CPU time of this thread.
+fn thread_cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live, writable timespec.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// The class of a result, as the headers of the hostile programs spell it.
+fn class_of(result: &Result<Returned, ProgramFailure>) -> &'static str {
+    match result {
+        Ok(_) => "ok",
+        Err(ProgramFailure::Raised { .. }) => "raised",
+        Err(ProgramFailure::Fuel { .. } | ProgramFailure::CpuTime { .. }) => "time",
+        Err(ProgramFailure::Deadline) => "deadline",
+        Err(ProgramFailure::Memory { .. }) => "memory",
+        Err(ProgramFailure::CallDepth) => "depth",
+        Err(ProgramFailure::HostCalls { .. }) => "host_calls",
+        Err(ProgramFailure::Refused { .. }) => "refused",
+        Err(ProgramFailure::Interrupted) => "interrupted",
+        Err(ProgramFailure::Internal { .. }) => "internal",
+    }
+}
+
+/// A harmless program that uses most of what a hostile one could have poisoned.
+const CANARY: &str = r#"
+    local t = {3, 1, 2}
+    table.sort(t)
+    table.insert(t, #("abc"):upper())
+    local keys = {}
+    for k in {b = 1, a = 2} do keys[#keys + 1] = k end
+    local child = agent:delegate("canary")
+    print("fine")
+    return {
+        t, keys, math.floor(2.5), ("x"):rep(3):upper(), agent.role, child:add(args[1], kwargs.two).value, child.role,
+        tostring({}), json.encode({1}), utf8.char(65), bit32.band(3, 2), select('#', args[1], 2), context.value,
+        getmetatable("").__index == string, next({}) == nil, #args, type(null), Outcome.ok(4).value,
+    }
+"#;
+const CANARY_VALUE: &str = concat!(
+    r#"[[1,2,3,3],["a","b"],2,"XXX","calculator",3,"canary","table","[1]","A",2,2,5,"#,
+    r#"true,true,1,"userdata",4]"#
+);
+
+#[test]
+fn hostile_programs_end_as_they_should_and_leave_nothing_behind() {
+    // The stack that threads which run programs get.
+    let thread = std::thread::Builder::new().stack_size(8 << 20).spawn(hostile_programs).unwrap();
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn hostile_programs() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/hostile/lua");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 120, "only {} hostile programs", files.len());
+    let executor = Arc::new(LuaExecutor::new());
+    let mut wrong = Vec::new();
+    for file in &files {
+        let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+        let code = std::fs::read_to_string(file).unwrap();
+        let expect = code.lines().next().and_then(|line| line.strip_prefix("-- expect: ")).unwrap_or_default();
+        let limits = Limits {
+            cpu_time: Duration::from_millis(200),
+            max_memory_bytes: 16 << 20,
+            max_host_calls: 50,
+            ..Limits::default()
+        };
+        let mut world = World::with_context(r#"{"value": 5}"#);
+        world.host.executor = Arc::clone(&executor);
+        world.limits = limits;
+        let cpu = thread_cpu_time();
+        let (class, text) = match executor.compile(&code, &world.limits) {
+            Err(error) => ("compile", error.to_string()),
+            Ok(program) => {
+                let source = [Value::String(code.clone())];
+                let kwargs = Map::new();
+                let arguments = Arguments { args: &source, kwargs: &kwargs };
+                let bounds = Bounds { limits: &world.limits, deadline: None, cancel: &world.cancel };
+                let execution = executor.execute(&program, arguments, &world.host, &bounds);
+                let text = match &execution.result {
+                    Ok(Returned::Value(value)) => value.to_json(),
+                    other => format!("{other:?}"),
+                };
+                assert!(text.len() < (1 << 20) + 64, "{name}");
+                assert!(execution.output.len() <= world.limits.max_output_bytes, "{name}");
+                (class_of(&execution.result), text)
+            }
+        };
+        let cpu = thread_cpu_time() - cpu;
+        let as_expected = match expect.strip_prefix("ok=") {
+            Some(value) => class == "ok" && text == value,
+            None => expect.split(" | ").any(|one| one == class),
+        };
+        // Inner programs of the test host have their own 100 ms each.
+        if !as_expected || cpu > Duration::from_millis(if name.contains("reentry") { 6_000 } else { 1_000 }) {
+            wrong.push(format!(
+                "{name}: expected {expect}, got {class} after {cpu:?}: {}",
+                &text[..text.len().min(200)]
+            ));
+        }
+        let mut after = World::with_context(r#"{"value": 5}"#);
+        after.host.executor = Arc::clone(&executor);
+        let canary = after.run_with(CANARY, "[1]", r#"{"two": 2}"#);
+        assert_eq!(canary.output, "fine\n", "after {name}");
+        assert_eq!(value_of(canary, &name).to_json(), CANARY_VALUE, "after {name}");
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), files.len(), wrong.join("\n"));
+}
+
+/// What one execution costs: `cargo test -p cadenza-core --test lua_programs -- --ignored --nocapture cost`.
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_one_execution() {
+    let world = World::with_context(r#"{"value": 5, "items": [1, 2, 3]}"#);
+    for (code, args, kwargs) in [
+        ("return 1", "[]", "{}"),
+        ("return args[1] + args[2]", "[2, 3]", "{}"),
+        ("local a, b = ... return a + b", "[2, 3]", "{}"),
+        ("return kwargs.amount", "[]", r#"{"amount": 2}"#),
+        ("context.value = context.value + 1 return context.value", "[]", "{}"),
+        ("return #context.items", "[]", "{}"),
+        ("total = 1 return total", "[]", "{}"),
+        ("local t = {} for i = 1, 10 do t[i] = i end return t", "[]", "{}"),
+        ("local s = 0 for k, v in {a = 1, b = 2, c = 3} do s += v end return s", "[]", "{}"),
+        ("local s = 0 for i, v in ipairs(args[1]) do s += v end return s", "[[1,2,3,4,5,6,7,8,9,10]]", "{}"),
+    ] {
+        let program = world.host.executor.compile(code, &world.limits).unwrap();
+        let (args, kwargs) = (json(args), map(kwargs));
+        let arguments = Arguments { args: args.as_list().unwrap(), kwargs: &kwargs };
+        let bounds = Bounds { limits: &world.limits, deadline: None, cancel: &world.cancel };
+        let mut best = Duration::MAX;
+        for _ in 0..20 {
+            let start = thread_cpu_time();
+            for _ in 0..1000 {
+                assert!(world.host.executor.execute(&program, arguments, &world.host, &bounds).result.is_ok());
+            }
+            best = best.min(thread_cpu_time() - start);
+        }
+        println!("{:6.2} µs  {code}", best.as_nanos() as f64 / 1e6);
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn native_stack_of_nested_programs() {
+    let mut world = World::new();
+    world.host.max_depth = 1000;
+    let code = "local n, code = args[1], args[2] if n == 0 then return 0 end local o = agent:delegate('x'):run(code, n - 1, code) return o:unwrap() + 1";
+    for depth in [8, 16, 32, 64, 128] {
+        let source = Value::String(code.to_owned());
+        println!("{depth}");
+        println!("{:?}", world.run_with(code, &Value::List(vec![Value::Int(depth), source]).to_json(), "{}").result);
+    }
 }

@@ -120,6 +120,10 @@ impl Executor for LuaExecutor {
             let message = format!("{} bytes of source; at most {} are taken", code.len(), limits.max_source_bytes);
             return Err(CompileError { message, line: None });
         }
+        if code.contains('\0') {
+            // Luau would stop reading there, and run less than what was checked.
+            return Err(CompileError { message: "the source contains a NUL byte".to_owned(), line: None });
+        }
         // The original first: messages must speak about what the model wrote.
         compiler().compile(code).map_err(|error| compile_error(&error))?;
         let rewritten = iterate::rewrite(code).map_err(|message| CompileError { message, line: None })?;
