@@ -64,6 +64,7 @@ pub mod metrics;
 mod observe;
 mod precheck;
 mod replay;
+pub mod script;
 mod stored;
 pub mod transcript;
 mod validate_calls;

@@ -23,7 +23,7 @@ use self::convert::{Reader, Unreadable, cut};
 use self::interrupt::{Meter, Running, panic_text};
 use self::job::{Denied, HostHandle, Job};
 use self::vm::{Left, Vm};
-use super::{
+use super::{Isolation, 
     Arguments, Bounds, CompileError, Execution, Executor, Host, Language, Limits, Program, ProgramFailure, Reads,
     Returned,
 };
@@ -55,16 +55,6 @@ const WRAPPED: [&str; 10] = [
     "tostring",
     "next",
 ];
-
-/// How far programs are kept apart in one process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Isolation {
-    /// Sealed VMs are reused; each execution gets a fresh environment.
-    #[default]
-    Shared,
-    /// A VM per execution.
-    Fresh,
-}
 
 /// Runs Luau programs. Cheap to share; one execution at a time per VM, as many VMs as there are executions at once.
 pub struct LuaExecutor {
