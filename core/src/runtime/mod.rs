@@ -16,7 +16,10 @@ use crate::program::{Executor, Language};
 pub(crate) mod driver;
 pub mod options;
 pub mod settings;
+mod spawn;
 pub mod wait;
+
+pub use spawn::spawn;
 
 use options::{Isolation, OptionError, Options};
 use settings::Settings;
