@@ -154,6 +154,11 @@ impl ToolFailure {
     /// All four.
     pub const ALL: [Self; 4] = [Self::Failed, Self::ResultContract, Self::Fuel, Self::CpuTime];
 
+    /// The failure with that spelling.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|failure| failure.as_str() == name)
+    }
+
     /// The spelling in entries.
     pub fn as_str(self) -> &'static str {
         match self {

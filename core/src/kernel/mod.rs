@@ -58,16 +58,26 @@ use crate::outcome::{AgentOutcome, GoalStatus, Reason};
 use crate::value::{Map, Value};
 
 mod commit;
+mod digest;
 mod entry;
+pub mod metrics;
 mod observe;
 mod precheck;
+mod replay;
+mod stored;
 pub mod transcript;
 mod validate_calls;
+mod verify;
 
 pub use entry::{
     AdapterRecord, CallRef, Cut, Decision, Entry, Event, Origin, Predicate, State, Terminal, TimeLimit, ToolEnvelope,
     ToolFailure, ToolRecord,
 };
+
+pub use digest::StateDigest;
+pub use replay::{ReplayError, Replayed, replay};
+pub use stored::{StoredEntry, StoredError};
+pub use verify::{Component, Divergence, compare, keyed_seal, verify};
 
 use commit::{Again, Facts, Next, Reply};
 use transcript::Header;
@@ -288,6 +298,8 @@ pub struct Step {
     pub entries: Vec<Entry>,
     /// Text that may be shown now, in order. Never text the gate holds back.
     pub texts: Vec<Arc<str>>,
+    /// Where the run stands after the last of the entries.
+    pub digest: StateDigest,
     /// What to do.
     pub command: Command,
 }
@@ -408,6 +420,7 @@ pub struct Kernel {
     tool_failed: Option<(Reason, Arc<str>)>,
     value: Option<Arc<Value>>,
     ended: Option<Box<Ended>>,
+    digest: StateDigest,
     entries: Vec<Entry>,
     texts: Vec<Arc<str>>,
 }
@@ -444,6 +457,7 @@ impl Kernel {
             tool_failed: None,
             value: None,
             ended: None,
+            digest: StateDigest::default(),
             entries: Vec::new(),
             texts: Vec::new(),
         };
@@ -644,6 +658,9 @@ impl Kernel {
     fn reused(&mut self, decision: Arc<Decision>) -> Command {
         let asked = vec![Asked { name: decision.name.clone(), arguments: decision.arguments.clone() }];
         self.note(Event::Reused(decision));
+        if self.spent.inferences == 0 {
+            self.first_generation = 0;
+        }
         self.validate_calls(asked)
     }
 
@@ -1261,11 +1278,14 @@ impl Kernel {
     fn note(&mut self, event: Event) {
         self.seq += 1;
         let at = self.now.since(self.started);
-        self.entries.push(Entry { seq: self.seq, step: self.step, state: self.state, event, at });
+        let entry = Entry { seq: self.seq, step: self.step, state: self.state, event, at };
+        self.digest.take(&entry);
+        self.entries.push(entry);
     }
 
     fn hand_out(&mut self, command: Command) -> Step {
-        Step { entries: std::mem::take(&mut self.entries), texts: std::mem::take(&mut self.texts), command }
+        let (entries, texts) = (std::mem::take(&mut self.entries), std::mem::take(&mut self.texts));
+        Step { entries, texts, digest: self.digest, command }
     }
 }
 

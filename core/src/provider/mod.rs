@@ -16,6 +16,7 @@ use crate::value::{Map, Value};
 
 pub use crate::message::{ModelReply, RawToolCall, Usage};
 
+#[cfg(feature = "http")]
 mod classify;
 #[cfg(feature = "http")]
 mod http;

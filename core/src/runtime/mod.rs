@@ -11,7 +11,7 @@ use crate::agent::{Agent, UseError};
 use crate::ids::CallId;
 use crate::log::record::CallRecord;
 use crate::program::registry::{Listed, Registry};
-use crate::program::{Executor, Language};
+use crate::program::{Executor, Isolation, Language};
 
 pub(crate) mod driver;
 pub mod options;
@@ -21,7 +21,7 @@ pub mod wait;
 
 pub use spawn::spawn;
 
-use options::{Isolation, OptionError, Options};
+use options::{OptionError, Options};
 use settings::Settings;
 
 /// Ended calls that a runtime remembers for `calls`.

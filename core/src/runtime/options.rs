@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::contract::delegation::{self, ContractFieldError, ContractSource, DelegationContract};
 use crate::log::LogSink;
-use crate::program::Language;
+use crate::program::{Isolation, Language};
 use crate::provider::{ModelSpec, Output, Secret};
 use crate::tools::Tool;
 use crate::value::{Map, Value};
@@ -36,16 +36,6 @@ pub enum Reuse {
     Auto,
     /// Never.
     Off,
-}
-
-/// How much of a VM is shared between programs (engines.md, "Settled").
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Isolation {
-    /// A pooled VM, a fresh sealed environment per call.
-    #[default]
-    Shared,
-    /// A VM per call.
-    Fresh,
 }
 
 /// A set of options; `None` leaves the setting as it was.

@@ -10,11 +10,11 @@ use crate::contract::delegation::DelegationContract;
 use crate::ids::Digest;
 use crate::kernel::Environment;
 use crate::log::{self, BackgroundLog, LogSink};
-use crate::program::{Language, Limits};
+use crate::program::{Isolation, Language, Limits};
 use crate::prompt::ToolDocs;
 use crate::provider::{self, ModelSettings, ModelSpec, Provider};
 use crate::runtime::driver;
-use crate::runtime::options::{Isolation, LogOption, OptionError, Options, Reuse};
+use crate::runtime::options::{LogOption, OptionError, Options, Reuse};
 use crate::tools::ToolSet;
 
 /// What an agent works with. Private to the runtime's own crate: users set [`Options`].
