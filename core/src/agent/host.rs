@@ -20,6 +20,7 @@ use crate::program::{AgentRef, Host, HostError};
 use crate::runtime::Runtime;
 use crate::runtime::options::Options;
 use crate::runtime::wait::block_on_nested;
+use crate::tools::ToolBounds;
 use crate::value::{Map, Value};
 
 /// Options that a generated program may give to the agents it makes. Everything else belongs to the host machine.
@@ -227,7 +228,9 @@ impl Host for CallHost<'_> {
             let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
             return Err(HostError::Refused(format!("no tool {name:?}; tools of this agent: {known}")));
         };
-        let result = tool.call(arguments);
+        let trace = self.frame.trace;
+        let bounds = ToolBounds { deadline: trace.deadline, cancel: &trace.cancel };
+        let result = tool.call(arguments, &bounds);
         if self.frame.trace.cancel.is_cancelled() {
             return Err(HostError::Stop);
         }
