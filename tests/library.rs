@@ -14,6 +14,7 @@ use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::Options;
 use cadenza_core::value::{Map, Value};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// One line of `tests/library_cases.yaml`.
 #[derive(Debug, Deserialize)]
@@ -77,8 +78,14 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// YAML 1.2, as in scenarios: `y` and `no` are text.
+fn yaml<T: DeserializeOwned>(path: &str) -> T {
+    let options = serde_saphyr::options! { strict_booleans: true };
+    serde_saphyr::from_str_with_options(&read(path), options).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
 fn cases() -> Vec<Case> {
-    serde_saphyr::from_str(&read("tests/library_cases.yaml")).expect("the cases are readable")
+    yaml("tests/library_cases.yaml")
 }
 
 fn index() -> Vec<Role> {
@@ -222,7 +229,7 @@ fn every_library_program_has_a_case() {
 
 #[test]
 fn every_conformance_program_exists_and_compiles_in_every_language() {
-    let file: ProgramsFile = serde_saphyr::from_str(&read("programs/programs.yaml")).expect("the list is readable");
+    let file: ProgramsFile = yaml("programs/programs.yaml");
     assert_eq!(file.version, 1);
     let payloads: Vec<_> = file.provider_payloads.iter().map(|payload| payload.id.as_str()).collect();
     assert_eq!(payloads, ["invalid_nil", "invalid_blank"]);
