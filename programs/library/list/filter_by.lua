@@ -1,6 +1,12 @@
 -- filter_by(list, "above", 3): the numbers above 3. Comparisons: above, below, at_least, at_most, equal, not_equal.
+
+-- A map is a table too.
+local function is_list(value)
+    return type(value) == "table" and (#value > 0 or next(value) == nil)
+end
+
 local list, comparison, limit = args[1], args[2], args[3]
-if type(list) ~= "table" or #args < 3 then
+if not is_list(list) or type(comparison) ~= "string" or #args < 3 then
     return Outcome.error{ error_type = "invalid_argument", error_message = "filter_by needs a list, a comparison and a value" }
 end
 local keeps = {

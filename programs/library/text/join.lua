@@ -1,6 +1,12 @@
 -- join(parts, separator): one text made of all parts; the separator is a blank when none is given.
+
+-- A map is a table too.
+local function is_list(value)
+    return type(value) == "table" and (#value > 0 or next(value) == nil)
+end
+
 local parts, separator = args[1], args[2] or kwargs.separator or " "
-if type(parts) ~= "table" or type(separator) ~= "string" then
+if not is_list(parts) or type(separator) ~= "string" then
     return Outcome.error{ error_type = "invalid_argument", error_message = "join needs a list and a separator" }
 end
 local texts = {}
