@@ -71,9 +71,10 @@ pub fn replay(
         ended = Some(end);
     }
     let mut replayed = transcript.to_stored();
-    if ended.is_none() {
-        // The record stops in the middle of a step, for instance after a started tool: what it lacks is no difference.
+    if entries.last().is_none_or(|entry| entry.kind() != "terminated") {
+        // The record stops early, for instance after a started tool: what it lacks is no difference.
         replayed.truncate(entries.len());
+        ended = None;
     }
     match compare(entries, &replayed) {
         Some(divergence) => Err(divergence.into()),

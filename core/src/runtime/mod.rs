@@ -15,8 +15,12 @@ use crate::program::{Executor, Isolation, Language};
 
 pub(crate) mod driver;
 pub mod options;
+pub mod replay;
 pub mod settings;
+mod spawn;
 pub mod wait;
+
+pub use spawn::spawn;
 
 use options::{OptionError, Options};
 use settings::Settings;

@@ -71,6 +71,12 @@ impl<'a> Job<'a> {
         self.host.get()
     }
 
+    /// The error with which an ended job is unwound. Nobody reads it after a program, whose verdict is in the meter; a
+    /// script, which has nobody to read its meter, shows it to its user.
+    pub(super) fn over(&self) -> mlua::Error {
+        mlua::Error::runtime(self.meter.verdict_text())
+    }
+
     /// What the execution leaves behind.
     pub(super) fn finish(self, result: Result<Returned, ProgramFailure>) -> Finished {
         Finished {
@@ -181,7 +187,7 @@ impl Slot {
             return Err(mlua::Error::runtime("no program is running here"));
         };
         if job.meter.ended() {
-            return Err(over());
+            return Err(job.over());
         }
         match catch_unwind(AssertUnwindSafe(|| f(job))) {
             Ok(Err(error)) if is_memory_error(&error) => {
@@ -191,7 +197,7 @@ impl Slot {
             Ok(result) => result,
             Err(panic) => {
                 job.meter.end(ProgramFailure::Internal { message: panic_text(&*panic) });
-                Err(over())
+                Err(job.over())
             }
         }
     }
@@ -204,11 +210,6 @@ impl Drop for Occupied<'_> {
     fn drop(&mut self) {
         self.0.job.store(ptr::null_mut(), Ordering::Release);
     }
-}
-
-/// The error with which an ended program is unwound. Nobody reads it: the verdict is in the meter.
-pub(super) fn over() -> mlua::Error {
-    mlua::Error::runtime("the program is over")
 }
 
 /// Whether an error says that the interpreter's memory limit was reached.

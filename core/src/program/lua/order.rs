@@ -59,7 +59,7 @@ pub(super) fn sorted_keys(lua: &Lua, job: &Job<'_>, table: &Table) -> Result<Tab
         if keys.len() % CHUNK == 0 {
             job.meter.charge(CHUNK as u64 / 16);
         }
-        if job.meter.ended() { Err(super::job::over()) } else { Ok(()) }
+        if job.meter.ended() { Err(job.over()) } else { Ok(()) }
     })?;
     if others > 1 {
         return Err(Denied::Refused(

@@ -10,7 +10,7 @@ use mlua::{AnyUserData, Function, IntoLuaMulti, Lua, MultiValue, Table, Value as
 
 use super::convert::{Marks, Reader, Unreadable, cut, to_lua, to_lua_frozen};
 use super::interrupt::Meter;
-use super::job::{Denied, HostHandle, Job, Slot, over};
+use super::job::{Denied, HostHandle, Job, Slot};
 use super::{context, order};
 use crate::cancel::CancelToken;
 use crate::outcome::{ErrorType, Outcome};
@@ -54,7 +54,7 @@ impl Primitives<'_> {
                     let message = lua.create_string(cut(&message, job.limits.max_error_bytes))?;
                     Ok(MultiValue::from_vec(vec![LuaValue::Boolean(false), LuaValue::String(message)]))
                 }
-                Err(Denied::Ended) => Err(over()),
+                Err(Denied::Ended) => Err(job.over()),
                 Err(Denied::Lua(error)) => Err(error),
             })
         })?;
@@ -283,7 +283,7 @@ fn program(host: &Primitives<'_>) -> mlua::Result<()> {
     })?;
     host.add_sure("charge", |_, _, job, safepoints: f64| {
         job.meter.charge(safepoints as u64);
-        if job.meter.ended() { Err(over()) } else { Ok(()) }
+        if job.meter.ended() { Err(job.over()) } else { Ok(()) }
     })
 }
 
