@@ -7,12 +7,18 @@ end
 
 local list = args[1]
 if not is_list(list) or #list == 0 then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "describe needs a list of one number or more" }
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "describe needs a list of one number or more",
+    }
 end
 local total, sorted = 0, {}
 for index, number in ipairs(list) do
     if type(number) ~= "number" then
-        return Outcome.error{ error_type = "invalid_argument", error_message = `describe: item {index} is not a number` }
+        return Outcome.error{
+            error_type = "invalid_argument",
+            error_message = `describe: item {index} is not a number`,
+        }
     end
     total += number
     sorted[index] = number

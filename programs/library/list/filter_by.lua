@@ -7,7 +7,10 @@ end
 
 local list, comparison, limit = args[1], args[2], args[3]
 if not is_list(list) or type(comparison) ~= "string" or #args < 3 then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "filter_by needs a list, a comparison and a value" }
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "filter_by needs a list, a comparison and a value",
+    }
 end
 local keeps = {
     above = function(item) return item > limit end,
@@ -27,7 +30,10 @@ end
 local kept = array{}
 for index, item in ipairs(list) do
     if comparison ~= "equal" and comparison ~= "not_equal" and type(item) ~= type(limit) then
-        return Outcome.error{ error_type = "invalid_argument", error_message = `filter_by: item {index} cannot be compared` }
+        return Outcome.error{
+            error_type = "invalid_argument",
+            error_message = `filter_by: item {index} cannot be compared`,
+        }
     end
     if keep(item) then
         table.insert(kept, item)

@@ -8,7 +8,10 @@ end
 local list = args[1]
 local least = if kwargs.sample then 2 else 1
 if not is_list(list) or #list < least then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "standard_deviation needs a list of numbers" }
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "standard_deviation needs a list of numbers",
+    }
 end
 local total = 0
 for index, number in ipairs(list) do

@@ -12,7 +12,10 @@ end
 local seen, result = {}, array{}
 for _, item in ipairs(list) do
     if type(item) == "table" then
-        return Outcome.error{ error_type = "invalid_argument", error_message = "unique compares plain values, not lists or maps" }
+        return Outcome.error{
+            error_type = "invalid_argument",
+            error_message = "unique compares plain values, not lists or maps",
+        }
     end
     if not seen[item] then
         seen[item] = true

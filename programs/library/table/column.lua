@@ -15,7 +15,10 @@ end
 
 local rows, name = args[1], args[2] or kwargs.name
 if not are_rows(rows) or type(name) ~= "string" then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "column needs rows and the name of a column" }
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "column needs rows and the name of a column",
+    }
 end
 local values, found = array{}, false
 for index, row in ipairs(rows) do

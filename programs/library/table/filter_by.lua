@@ -19,7 +19,10 @@ if #args >= 4 then
     comparison, wanted = args[3], args[4]
 end
 if not are_rows(rows) or type(name) ~= "string" or type(comparison) ~= "string" or #args < 3 then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "filter_by needs rows, a column and a value" }
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "filter_by needs rows, a column and a value",
+    }
 end
 local keeps = {
     above = function(value) return value > wanted end,
@@ -32,9 +35,10 @@ local keeps = {
 }
 local keep = keeps[comparison]
 if keep == nil then
+    local names = "above, below, at_least, at_most, equal, not_equal, contains"
     return Outcome.error{
         error_type = "unknown_comparison",
-        error_message = `filter_by does not know {comparison}: use above, below, at_least, at_most, equal, not_equal or contains`,
+        error_message = `filter_by does not know {comparison}: it knows {names}`,
     }
 end
 local any_kind = comparison == "equal" or comparison == "not_equal"

@@ -15,7 +15,10 @@ end
 
 local rows, name = args[1], args[2] or kwargs.column
 if not are_rows(rows) or type(name) ~= "string" then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "sort_by needs rows and the name of a column" }
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "sort_by needs rows and the name of a column",
+    }
 end
 local keyed = {}
 for index, row in ipairs(rows) do

@@ -57,7 +57,8 @@ for index, name in ipairs(columns) do
         local blanks = string.rep(" ", width - utf8.len(cells[number]))
         lines[number + 2] = lines[number + 2] or {}
         -- Numbers stand on the right, everything else on the left.
-        lines[number + 2][index] = if type(row[name]) == "number" then blanks .. cells[number] else cells[number] .. blanks
+        local on_the_right = type(row[name]) == "number"
+        lines[number + 2][index] = if on_the_right then blanks .. cells[number] else cells[number] .. blanks
     end
 end
 local texts = {}

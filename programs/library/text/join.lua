@@ -12,7 +12,10 @@ end
 local texts = {}
 for index, part in ipairs(parts) do
     if type(part) ~= "string" and type(part) ~= "number" then
-        return Outcome.error{ error_type = "invalid_argument", error_message = `join: part {index} is neither text nor number` }
+        return Outcome.error{
+            error_type = "invalid_argument",
+            error_message = `join: part {index} is neither text nor number`,
+        }
     end
     texts[index] = tostring(part)
 end
