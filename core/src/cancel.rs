@@ -33,6 +33,11 @@ impl CancelToken {
         self.0.cancelled.load(Ordering::Acquire)
     }
 
+    /// Whether [`Self::tick`] asks a host. A waiter whose token has none need not be woken before it is cancelled.
+    pub fn asks_host(&self) -> bool {
+        self.0.poll.is_some()
+    }
+
     /// Asks the host, then looks at the flag. Call it every few milliseconds while waiting or computing.
     pub fn tick(&self) -> bool {
         if !self.is_cancelled() && self.0.poll.as_ref().is_some_and(|poll| poll()) {

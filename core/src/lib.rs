@@ -4,11 +4,15 @@
 //! pure; borders (`provider`, `program`, `store`, `tools`, `log`) touch the world; `runtime` performs what the kernel
 //! asks for; `agent` is what users hold. ARCHITECTURE.md walks one call through them.
 
+pub mod adapter;
 pub mod cancel;
+pub mod canonical;
+pub mod contract;
 pub mod ids;
 pub mod kernel;
 pub mod message;
 pub mod outcome;
 pub mod program;
+pub mod prompt;
 pub mod provider;
 pub mod value;

@@ -1,8 +1,13 @@
 //! Canonical messages: the only form in which a model's words reach the kernel (EC-3.A).
+//!
+//! [`ModelReply`] is what came over the wire, uninterpreted; only the adapter reads it, and only what the adapter makes of
+//! it, a [`ProtocolAdapterResult`], goes further.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::ids::Digest;
+use crate::outcome::ProgramSource;
 use crate::value::{Map, Value};
 
 /// Who speaks in a message (EC-O7).
@@ -85,6 +90,17 @@ pub enum AdapterDecision {
     },
 }
 
+impl AdapterDecision {
+    /// `native`, `recovered` or `rejected`.
+    pub fn status(&self) -> &'static str {
+        match self {
+            Self::Native(_) => "native",
+            Self::Recovered(_) => "recovered",
+            Self::Rejected { .. } => "rejected",
+        }
+    }
+}
+
 /// Failure codes of the adapter boundary. Closed: each has its own test (EC-AD1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RejectionCode {
@@ -120,4 +136,58 @@ impl RejectionCode {
             Self::Syntax => "SYNTAX",
         }
     }
+}
+
+/// What came back, uninterpreted. All fields as the wire gave them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelReply {
+    /// Text of the reply; `None` when the wire gave null.
+    pub content: Option<String>,
+    /// Structured calls, in order.
+    pub tool_calls: Vec<RawToolCall>,
+    /// Token usage as reported.
+    pub usage: Option<Usage>,
+    /// Why the model stopped, as reported.
+    pub stop_reason: Option<String>,
+    /// The model that really answered, when the wire says so.
+    pub model: Option<String>,
+    /// `Some` when the reply is not a model's: the embedded library says so.
+    pub source: Option<ProgramSource>,
+    /// Something the caller should know; shown in the outcome's metadata.
+    pub note: Option<Cow<'static, str>>,
+}
+
+impl ModelReply {
+    /// A reply that is text and nothing else: a program, as far as the adapter is concerned.
+    pub fn text(content: impl Into<String>) -> Self {
+        Self { content: Some(content.into()), ..Self::default() }
+    }
+
+    /// A reply that is one structured call. `arguments` is JSON text and is not checked here.
+    pub fn call(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
+        let call = RawToolCall { id: id.into(), name: name.into(), arguments: arguments.into() };
+        Self { tool_calls: vec![call], ..Self::default() }
+    }
+}
+
+/// One structured call as the wire gave it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RawToolCall {
+    /// Provider's id; may be empty.
+    pub id: String,
+    /// Tool name; may be wrong.
+    pub name: String,
+    /// JSON text of the arguments; may be broken.
+    pub arguments: String,
+}
+
+/// Model tokens of one reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt tokens, cached ones included.
+    pub input: u64,
+    /// Of those, read from the provider's cache.
+    pub cached: u64,
+    /// Completion tokens, reasoning included.
+    pub output: u64,
 }

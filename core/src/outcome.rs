@@ -148,6 +148,8 @@ pub enum Reason {
     ContractMutated,
     /// An event could not be stored before its effect (C1).
     PersistenceFailed,
+    /// The runtime answered a question that the kernel had not asked: our own fault.
+    IllegalInput,
     /// The host cancelled.
     Cancelled,
 }
@@ -195,6 +197,7 @@ impl Reason {
             Self::CycleForbid => "cycle_forbid",
             Self::ContractMutated => "contract_mutated",
             Self::PersistenceFailed => "persistence_failed",
+            Self::IllegalInput => "illegal_input",
             Self::Cancelled => "cancelled",
         }
     }

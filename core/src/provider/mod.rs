@@ -3,7 +3,6 @@
 //! A provider never interprets a reply (that is the adapter's work), never retries on its own account beyond its
 //! configured targets, and never sees a contract.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -12,9 +11,13 @@ use std::time::Duration;
 
 use crate::cancel::CancelToken;
 use crate::message::AgentMessage;
-use crate::outcome::ProgramSource;
 use crate::program::Language;
 use crate::value::{Map, Value};
+
+pub use crate::message::{ModelReply, RawToolCall, Usage};
+
+pub mod scripted;
+pub mod wait;
 
 /// What a model is asked.
 #[derive(Clone, Debug)]
@@ -56,47 +59,6 @@ pub struct ToolSpec {
     pub parameters: Value,
 }
 
-/// What came back, uninterpreted. All fields as the wire gave them.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ModelReply {
-    /// Text of the reply; `None` when the wire gave null.
-    pub content: Option<String>,
-    /// Structured calls, in order.
-    pub tool_calls: Vec<RawToolCall>,
-    /// Token usage as reported.
-    pub usage: Option<Usage>,
-    /// Why the model stopped, as reported.
-    pub stop_reason: Option<String>,
-    /// The model that really answered, when the wire says so.
-    pub model: Option<String>,
-    /// `Some` when the reply is not a model's: the embedded library says so.
-    pub source: Option<ProgramSource>,
-    /// Something the caller should know; shown in the outcome's metadata.
-    pub note: Option<Cow<'static, str>>,
-}
-
-/// One structured call as the wire gave it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RawToolCall {
-    /// Provider's id; may be empty.
-    pub id: String,
-    /// Tool name; may be wrong.
-    pub name: String,
-    /// JSON text of the arguments; may be broken.
-    pub arguments: String,
-}
-
-/// Model tokens of one reply.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Prompt tokens, cached ones included.
-    pub input: u64,
-    /// Of those, read from the provider's cache.
-    pub cached: u64,
-    /// Completion tokens, reasoning included.
-    pub output: u64,
-}
-
 /// Classes of provider failure (model-wire-formats.md section 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProviderErrorClass {
@@ -123,6 +85,20 @@ pub enum ProviderErrorClass {
 }
 
 impl ProviderErrorClass {
+    /// Whether no other attempt and no other target can help: the account itself is refused.
+    pub fn is_fatal(self) -> bool {
+        match self {
+            Self::Auth | Self::Quota | Self::Cancelled => true,
+            Self::RateLimit
+            | Self::ContextOverflow
+            | Self::Timeout
+            | Self::Network
+            | Self::ModelError
+            | Self::InvalidResponse
+            | Self::Failed => false,
+        }
+    }
+
     /// The spelling in logs (`attempt_failures[].error_class`).
     pub fn as_str(self) -> &'static str {
         match self {
@@ -153,9 +129,28 @@ pub struct ProviderError {
 }
 
 impl ProviderError {
-    /// A failure of that class.
+    /// Most bytes of a message; the rest is cut.
+    pub const MAX_MESSAGE_BYTES: usize = 4 << 10;
+
+    /// A failure of that class. The message is cut at [`Self::MAX_MESSAGE_BYTES`], on a character.
     pub fn new(class: ProviderErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), retry_after: None }
+        let mut message = message.into();
+        message.truncate(message.floor_char_boundary(Self::MAX_MESSAGE_BYTES));
+        Self { class, message, retry_after: None }
+    }
+
+    /// The failure of a request whose cancel token was set.
+    pub fn cancelled() -> Self {
+        Self::new(ProviderErrorClass::Cancelled, "the request was cancelled")
+    }
+
+    /// The failure of a request that took longer than it was allowed.
+    pub fn timed_out(model: &str, allowed: Duration) -> Self {
+        let message = format!(
+            "{model} gave no complete reply within {} s; raise `provider_timeout_seconds` or ask a faster model",
+            allowed.as_secs_f64()
+        );
+        Self::new(ProviderErrorClass::Timeout, message)
     }
 }
 

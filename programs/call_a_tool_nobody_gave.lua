@@ -1,0 +1,1 @@
+return tools.launch_rocket{ target = "moon" }

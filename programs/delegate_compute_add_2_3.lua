@@ -1,0 +1,2 @@
+local calculator = agent:delegate("calculator")
+return calculator:add(2, 3).value

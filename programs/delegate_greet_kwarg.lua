@@ -1,0 +1,2 @@
+local host = agent:delegate("greeter")
+return host:greet(kw{ name = kwargs.name }).value

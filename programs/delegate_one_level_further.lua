@@ -1,0 +1,1 @@
+return agent:delegate("digger"):dig()

@@ -1,0 +1,1 @@
+return agent:delegate("calculator"):add(2, 3)

@@ -1,0 +1,1 @@
+return agent:delegate("calculator", { deliverable = { type = "string" } }):add(2, 3)

@@ -1,0 +1,1 @@
+return agent:delegate("calculator", { favourite_colour = "blue" }):add(2, 3).value

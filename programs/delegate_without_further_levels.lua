@@ -1,0 +1,1 @@
+return agent:delegate("digger", { max_delegation_depth = 0 }):dig()

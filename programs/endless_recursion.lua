@@ -1,0 +1,4 @@
+local function down(level)
+    return 1 + down(level + 1)
+end
+return down(0)

@@ -1,0 +1,2 @@
+local calculator = Agent.for_role("calculator")
+return calculator:add(2, 3).value

@@ -1,0 +1,1 @@
+return Agent.for_role("digger"):dig()

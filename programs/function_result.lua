@@ -1,0 +1,1 @@
+return { answer = function() return 42 end }

@@ -1,0 +1,1 @@
+return args[1] * args[2]

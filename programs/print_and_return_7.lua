@@ -1,0 +1,2 @@
+print("seven follows")
+return 7

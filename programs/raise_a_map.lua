@@ -1,0 +1,1 @@
+error({ code = 7, reason = "boom in a table" })

@@ -1,0 +1,2 @@
+agent:remember{ mode = "scientific" }
+return context.mode

@@ -1,0 +1,1 @@
+return "two lines\nand a ünïcode “quote”"

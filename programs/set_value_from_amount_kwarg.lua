@@ -1,0 +1,2 @@
+context.value = kwargs.amount
+return context.value

@@ -1,0 +1,1 @@
+return agent:tool("calculator"):add(2, 3).value

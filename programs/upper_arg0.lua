@@ -1,0 +1,1 @@
+return string.upper(args[1])

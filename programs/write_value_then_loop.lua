@@ -1,0 +1,3 @@
+context.value = 99
+while true do
+end
