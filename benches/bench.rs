@@ -1,2 +1,195 @@
-//! .
-fn main() {}
+//! Measured floors and ratios of the Rust side: CPU time of the measuring thread, medians over batches, all in one run.
+//!
+//! Absolute times depend on the machine; the ratio to the floor (a bare interpreter call in the same run) does not.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use cadenza_core::agent::Agent;
+use cadenza_core::log::BackgroundLog;
+use cadenza_core::program::Language;
+use cadenza_core::provider::scripted::Scripted;
+use cadenza_core::runtime::Runtime;
+use cadenza_core::runtime::options::{LogOption, ModelOption, Options, Reuse};
+use cadenza_core::value::{Map, Value};
+
+const BATCHES: usize = 41;
+
+fn main() {
+    let mut table = Table::default();
+    table.floor("bare Luau call (mlua, a + b)", bare_luau());
+    for language in Language::ALL {
+        for (log, name) in [(false, "log off"), (true, "log on")] {
+            let agent = agent(language, log, Reuse::Auto);
+            table.row(&format!("reused call, {language}, {name}"), target(log, 10.0, 15.0), reused(&agent));
+        }
+        table.row(&format!("cold call, {language}, instant model"), Some(60.0), cold(language));
+    }
+    table.row("parent + delegate + child, lua", Some(120.0), delegating(Language::Lua));
+    table.row("parent + delegate + child, rhai", Some(120.0), delegating(Language::Rhai));
+    let runtime = runtime(Language::Lua, false, Reuse::Auto);
+    table.row("construct", Some(3.0), median(2_000, || {
+        black_box(runtime.agent("calculator", Options::default()).expect("no options to refuse"));
+    }));
+    let calc = agent(Language::Lua, false, Reuse::Auto);
+    table.row("setter", Some(0.7), median(20_000, || calc.set("memory", 5.into()).expect("an identifier")));
+    table.row("read", Some(0.4), median(20_000, || {
+        black_box(calc.runtime_context().get("memory"));
+    }));
+    growth(&mut table);
+    table.note("memory per idle agent", format!("{:.2} KB (target 1.5 KB)", idle_agent_bytes() / 1024.0));
+    table.print();
+}
+
+fn target(log: bool, without: f64, with: f64) -> Option<f64> {
+    Some(if log { with } else { without })
+}
+
+const ADD: [&str; 2] = ["return args[1] + args[2]", "args[0] + args[1]"];
+const DELEGATE: [&str; 2] = [
+    r#"return agent:delegate("calculator"):add(2, 3)"#,
+    r#"agent.delegate("calculator", #{}).call("add", [2, 3])"#,
+];
+
+fn scripted(language: Language) -> Arc<Scripted> {
+    Arc::new(Scripted::from_fn(move |request| {
+        let program = if &*request.method == "compute" { DELEGATE } else { ADD }[language as usize];
+        Ok(program.into())
+    }))
+}
+
+fn runtime(language: Language, log: bool, reuse: Reuse) -> Runtime {
+    let log = if log {
+        let path = std::env::temp_dir().join(format!("cadenza-bench-{}.jsonl", std::process::id()));
+        LogOption::Sink(Arc::new(BackgroundLog::to_file(&path)))
+    } else {
+        LogOption::Off
+    };
+    let options = Options {
+        model: Some(ModelOption::Provider(scripted(language))),
+        language: Some(language),
+        log: Some(log),
+        reuse: Some(reuse),
+        ..Options::default()
+    };
+    Runtime::builder().options(options).build().expect("the options are valid")
+}
+
+fn agent(language: Language, log: bool, reuse: Reuse) -> Agent {
+    runtime(language, log, reuse).agent("calculator", Options::default()).expect("no options to refuse")
+}
+
+fn add(agent: &Agent) {
+    let outcome = agent.call("add", vec![Value::Int(2), Value::Int(3)], Map::new()).expect("a good name");
+    assert_eq!(outcome.value(), &Value::Int(5), "{:?}", outcome.error());
+}
+
+fn reused(agent: &Agent) -> f64 {
+    add(agent);
+    median(500, || add(agent))
+}
+
+fn cold(language: Language) -> f64 {
+    let agent = agent(language, false, Reuse::Off);
+    median(200, || add(&agent))
+}
+
+fn delegating(language: Language) -> f64 {
+    let agent = agent(language, false, Reuse::Auto);
+    let call = || {
+        let outcome = agent.call("compute", Vec::new(), Map::new()).expect("a good name");
+        assert_eq!(outcome.value(), &Value::Int(5), "{:?}", outcome.error());
+    };
+    call();
+    median(200, call)
+}
+
+fn bare_luau() -> f64 {
+    let lua = mlua::Lua::new();
+    let add: mlua::Function = lua.load("local a, b = ... return a + b").into_function().expect("it compiles");
+    median(5_000, || {
+        black_box(add.call::<i64>((2, 3)).expect("it adds"));
+    })
+}
+
+/// Call number 5,000 against call number 100: work per call does not grow with history.
+fn growth(table: &mut Table) {
+    let agent = agent(Language::Lua, false, Reuse::Auto);
+    (0..100).for_each(|_| add(&agent));
+    let early = median(100, || add(&agent));
+    (0..5_000).for_each(|_| add(&agent));
+    let late = median(100, || add(&agent));
+    table.note("call 5,000 against call 100", format!("{:.2} times (target about 1)", late / early));
+}
+
+fn idle_agent_bytes() -> f64 {
+    const AGENTS: usize = 20_000;
+    let runtime = runtime(Language::Lua, false, Reuse::Auto);
+    let before = heap_bytes();
+    let agents: Vec<_> = (0..AGENTS)
+        .map(|number| {
+            let agent = runtime.agent("calculator", Options::default()).expect("no options to refuse");
+            agent.set("memory", Value::Int(number as i64)).expect("an identifier");
+            agent
+        })
+        .collect();
+    let used = heap_bytes() - before;
+    black_box(&agents);
+    used as f64 / AGENTS as f64
+}
+
+/// Bytes that the allocator has handed out.
+fn heap_bytes() -> usize {
+    // SAFETY: mallinfo2 reads the allocator's own counters and takes no pointers.
+    let info = unsafe { libc::mallinfo2() };
+    info.uordblks + info.hblkhd
+}
+
+/// CPU time of this thread in microseconds.
+fn cpu_us() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid timespec that the call fills in.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+}
+
+/// Median microseconds of CPU per call over batches of `calls`.
+fn median(calls: usize, mut call: impl FnMut()) -> f64 {
+    (0..calls.min(50)).for_each(|_| call());
+    let mut times: Vec<f64> = (0..BATCHES)
+        .map(|_| {
+            let start = cpu_us();
+            (0..calls).for_each(|_| call());
+            (cpu_us() - start) / calls as f64
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[BATCHES / 2]
+}
+
+#[derive(Default)]
+struct Table {
+    floor: f64,
+    lines: Vec<String>,
+}
+
+impl Table {
+    fn floor(&mut self, name: &str, us: f64) {
+        self.floor = us;
+        self.lines.push(format!("{name:<42} {us:>9.3} µs   (floor)"));
+    }
+
+    fn row(&mut self, name: &str, target: Option<f64>, us: f64) {
+        let target = target.map(|target| format!("   target ≤ {target} µs")).unwrap_or_default();
+        self.lines.push(format!("{name:<42} {us:>9.3} µs {:>8.1} × floor{target}", us / self.floor));
+    }
+
+    fn note(&mut self, name: &str, text: String) {
+        self.lines.push(format!("{name:<42} {text}"));
+    }
+
+    fn print(&self) {
+        println!("Rust: CPU time of the calling thread, medians of {BATCHES} batches");
+        self.lines.iter().for_each(|line| println!("{line}"));
+    }
+}

@@ -1,18 +1,22 @@
 //! Cadenza's core: objects whose methods are written by a model when they are first called.
 //!
 //! Words (`value`, `ids`, `message`, `outcome`, `contract`) know nothing; decisions (`kernel`, `adapter`, `prompt`) are
-//! pure; borders (`provider`, `program`, `store`, `tools`, `log`) touch the world; `runtime` performs what the kernel
-//! asks for; `agent` is what users hold. ARCHITECTURE.md walks one call through them.
+//! pure; borders (`provider`, `program`, `tools`, `log`) touch the world; `runtime` performs what the kernel asks for;
+//! `agent` is what users hold. ARCHITECTURE.md walks one call through them.
 
 pub mod adapter;
+pub mod agent;
 pub mod cancel;
 pub mod canonical;
 pub mod contract;
 pub mod ids;
 pub mod kernel;
+pub mod log;
 pub mod message;
 pub mod outcome;
 pub mod program;
 pub mod prompt;
 pub mod provider;
+pub mod runtime;
+pub mod tools;
 pub mod value;

@@ -12,6 +12,7 @@ use crate::ids::{ContractId, Digest};
 use crate::value::{Map, Value};
 
 pub mod budget;
+pub mod delegation;
 pub mod factory;
 pub mod manifest;
 mod read;

@@ -286,3 +286,16 @@ pub trait Host: Send + Sync {
     /// One line of `print`. Generated programs: captured by the executor instead. Scripts: written out.
     fn print(&self, line: &str);
 }
+
+/// The program that evaluates an acceptance expression: over `value`, `args`, `kwargs` and `context`. Runs with the value,
+/// the list of arguments and the map of named ones as its arguments.
+pub fn acceptance_program(language: Language, expression: &str) -> String {
+    match language {
+        Language::Lua => format!(
+            "local given = args\nlocal value, args, kwargs = given[1], given[2], given[3]\nreturn (\n{expression}\n)"
+        ),
+        Language::Rhai => format!(
+            "let given = args;\nlet value = given[0];\nlet args = given[1];\nlet kwargs = given[2];\n(\n{expression}\n)"
+        ),
+    }
+}

@@ -16,8 +16,21 @@ use crate::value::{Map, Value};
 
 pub use crate::message::{ModelReply, RawToolCall, Usage};
 
+mod classify;
+#[cfg(feature = "http")]
+mod http;
+pub mod library;
+#[cfg(feature = "http")]
+pub mod openai;
+pub mod resolve;
 pub mod scripted;
-pub mod wait;
+pub mod secret;
+pub mod targets;
+pub(crate) mod wait;
+
+pub use resolve::{ModelSettings, ModelSpec, Origin, ResolveError, Resolved, resolve};
+pub use scripted::Scripted;
+pub use secret::Secret;
 
 /// What a model is asked.
 #[derive(Clone, Debug)]
@@ -46,6 +59,37 @@ pub struct ModelRequest {
     pub timeout: Duration,
     /// Output cap in tokens, when the contract sets one.
     pub max_output_tokens: Option<u32>,
+}
+
+/// How a provider asks a model for a program (option `output`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Output {
+    /// As a call of the one tool that is offered, which is forced where the wire can.
+    #[default]
+    Tool,
+    /// As JSON that follows the tool's schema: for servers with grammars and without tools.
+    JsonSchema,
+    /// As text: for servers with neither.
+    Text,
+}
+
+impl Output {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Tool, Self::JsonSchema, Self::Text];
+
+    /// The spelling in options.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tool => "tool",
+            Self::JsonSchema => "json_schema",
+            Self::Text => "text",
+        }
+    }
+
+    /// The one with that spelling.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|output| output.as_str() == name)
+    }
 }
 
 /// A tool as a model sees it.

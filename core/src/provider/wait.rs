@@ -31,6 +31,8 @@ pub(crate) struct Shared {
     process: u32,
     runtime: Runtime,
     watched: Mutex<Watched>,
+    #[cfg(feature = "http")]
+    pub(crate) clients: super::http::Clients,
 }
 
 /// The shared runtime of this process; starts it when needed. Fails only when the system gives no threads.
@@ -69,7 +71,13 @@ impl Shared {
             .map_err(|error| {
                 ProviderError::new(ProviderErrorClass::Failed, format!("the request threads did not start: {error}"))
             })?;
-        Ok(Self { process: process::id(), runtime, watched: Mutex::default() })
+        Ok(Self {
+            process: process::id(),
+            runtime,
+            watched: Mutex::default(),
+            #[cfg(feature = "http")]
+            clients: super::http::Clients::default(),
+        })
     }
 
     /// Wakes those whose token is set, and those whose token asks its host, until nobody waits any more.

@@ -1,0 +1,73 @@
+# What CI and people run. Each target sets up what it needs; see scripts/setup.sh.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/cadenza
+# One build directory for every checkout of this user; a run from nothing works as well.
+export CARGO_TARGET_DIR ?= $(CACHE)/target
+export CARGO_TERM_COLOR ?= never
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The fast linker where there is one; the build does not need it.
+ifneq ($(shell command -v mold 2>/dev/null),)
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
+endif
+
+VENV := .venv
+PY := $(VENV)/bin/python
+
+.PHONY: help setup demo test test-rust test-python conform bench lint wheel clean
+
+help:  ## lists the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
+
+setup:  ## installs system packages, the Python environment and cargo tools that are missing
+	@scripts/setup.sh
+
+demo: setup  ## builds the package and runs examples/calculator.py on the embedded default
+	$(PY) -m pip install --quiet .
+	$(PY) examples/calculator.py
+
+test: setup  ## everything: Rust, Python, conformance, examples
+	@$(MAKE) --no-print-directory test-rust
+	@$(MAKE) --no-print-directory test-python
+	@$(MAKE) --no-print-directory conform
+
+test-rust:
+	if command -v cargo-nextest >/dev/null; then \
+	  cargo nextest run --workspace --exclude cadenza-python --no-fail-fast; \
+	else cargo test --workspace --exclude cadenza-python --no-fail-fast; fi
+	cargo test --workspace --exclude cadenza-python --doc --quiet
+	cargo build -p cadenza-core --no-default-features
+
+test-python:
+	$(PY) -m maturin develop --quiet
+	$(PY) -m mypy --strict bindings/python/cadenza tests/python/typing_user.py
+	$(PY) -m mypy.stubtest cadenza --allowlist tests/python/stubtest-allow.txt
+	$(PY) -m pytest -q tests/python
+
+conform:  ## every scenario for every host runtime and both program languages
+	for language in lua rhai; do \
+	  for runtime in rust lua rhai python; do \
+	    $(VENV)/bin/cadenza conform --runtime $$runtime --language $$language | tail -1; \
+	  done; done
+
+bench: setup  ## medians and ratios to a floor, in one run
+	cargo build --release -p cadenza-benches
+	$(PY) -m maturin build --release --quiet --out target-wheels
+	$(PY) -m pip install --quiet --force-reinstall --no-deps target-wheels/*.whl
+	$(CARGO_TARGET_DIR)/release/cadenza-bench
+	$(PY) benches/bench.py
+
+lint: setup  ## formatters, linters and type checks; no output means clean
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+wheel: setup  ## builds the release wheel into dist/
+	$(PY) -m maturin build --release --out dist
+
+clean:  ## removes what a checkout made; not the shared build directory
+	rm -rf $(VENV) dist target-wheels

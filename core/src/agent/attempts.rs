@@ -1,0 +1,483 @@
+//! The attempts of one call: what the driver asks the agent to do between two kernel steps.
+//!
+//! An attempt is a generation (or a kept program) and its execution. Its context writes stay in its own host and are
+//! made visible only when the run has ended well; everything else about it is forgotten with it.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use super::call::{self, Call, Frame};
+use super::host::{self, CallHost, DryHost};
+use crate::adapter::{self, Profile};
+use crate::contract::Tokens;
+use crate::contract::delegation::Acceptance;
+use crate::contract::manifest::EXECUTE_PROGRAM;
+use crate::kernel::{self, Ask, Decision, Executed, Inference, Input, ToolEnvelope, ToolFailure};
+use crate::log::record::AttemptFailure;
+use crate::message::{AdapterDecision, AgentMessage, ModelReply};
+use crate::outcome::{ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, error_type};
+use crate::program::registry::Kept;
+use crate::program::{
+    Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
+};
+use crate::prompt::{self, Prompt, PromptContract, PromptInput};
+use crate::provider::{ModelRequest, ProviderError, ProviderErrorClass, ToolSpec};
+use crate::runtime::driver::{Ran, Work};
+use crate::value::{Map, Value};
+
+/// Bytes of an error message that a caller sees.
+const MAX_MESSAGE: usize = 4 << 10;
+
+/// How a call begins.
+pub(super) enum Start {
+    /// With a kept program: no prompt is built, no model is asked.
+    Kept(Arc<Kept>),
+    /// With a question to the model.
+    Ask,
+    /// Not at all: the flow was over before the agent's turn came.
+    Over,
+}
+
+/// State of one call's attempts.
+pub(super) struct Attempts<'a> {
+    call: &'a Call<'a>,
+    frame: &'a Frame<'a>,
+    start: Start,
+    /// Attempts that failed.
+    pub(super) failures: Vec<AttemptFailure>,
+    /// Prompt tokens of this call.
+    pub(super) tokens_in: u64,
+    /// Completion tokens of this call.
+    pub(super) tokens_out: u64,
+    prompt: Option<Prompt>,
+    /// What the model is told on the next generation.
+    feedback: Option<AgentMessage>,
+    generations: u32,
+    program: Option<Program>,
+    source: ProgramSource,
+    note: Option<Cow<'static, str>>,
+    success: Option<Success<'a>>,
+}
+
+/// The attempt that succeeded, before the run has ended.
+struct Success<'a> {
+    host: CallHost<'a>,
+    returned: Returned,
+    reads: Reads,
+    host_calls: u32,
+}
+
+impl<'a> Attempts<'a> {
+    pub(super) fn new(call: &'a Call<'a>, frame: &'a Frame<'a>, start: Start) -> Self {
+        Self {
+            call,
+            frame,
+            start,
+            failures: Vec::new(),
+            tokens_in: 0,
+            tokens_out: 0,
+            prompt: None,
+            feedback: None,
+            generations: 0,
+            program: None,
+            source: ProgramSource::None,
+            note: None,
+            success: None,
+        }
+    }
+
+    /// System and user prompt of the last request; empty when no model was asked.
+    pub(super) fn prompts(&self) -> (String, String) {
+        self.prompt.as_ref().map(|prompt| (prompt.system.to_string(), prompt.user.to_string())).unwrap_or_default()
+    }
+
+    /// Turns the ended run into what the caller sees: commits the successful attempt, or forgets all of them.
+    pub(super) fn settle(&mut self, ran: &Ran) -> (Outcome, Arc<Metadata>) {
+        let (call, ended) = (self.call, &ran.ended);
+        let failed = error_type(ended.agent_outcome, ended.reason, ended.goal_status);
+        if let Start::Kept(kept) = &self.start {
+            kept.used(self.source == ProgramSource::Reused && failed.is_none());
+        }
+        let result = match (failed, self.success.take()) {
+            (Some((error_type, retriable)), _) => {
+                let message = if ended.message.is_empty() { ended.reason.as_str() } else { &ended.message };
+                Err(OutcomeError { error_type, message: bounded(message), retriable })
+            }
+            (None, Some(success)) => self.conclude(success),
+            // The kernel proves that a required tool ran (EC-IC1); without one there is nothing to return.
+            (None, None) => Err(OutcomeError {
+                error_type: ErrorType::ContractViolation,
+                message: "internal error: the run succeeded without an execution".to_owned(),
+                retriable: false,
+            }),
+        };
+        (self.tokens_in, self.tokens_out) = (ended.spent.tokens_in.0, ended.spent.tokens_out.0);
+        call.trace.charge(self.tokens_in + self.tokens_out);
+        let metadata = Arc::new(Metadata {
+            agent_outcome: ended.agent_outcome,
+            reason: ended.reason,
+            goal_status: ended.goal_status,
+            call_id: call.call_id,
+            trace_id: call.trace.id,
+            transcript: ran.transcript.clone(),
+            inferences: ended.spent.inferences,
+            tokens: self.tokens_in + self.tokens_out,
+            attempts: self.generations,
+            source: self.source,
+            language: call.agent.0.settings.language.as_str(),
+            code: self.program.as_ref().map(|program| program.code.clone()),
+            note: self.note.take(),
+        });
+        let outcome = Outcome {
+            result,
+            role: call.agent.role().clone(),
+            method: call.method.clone(),
+            metadata: Some(metadata.clone()),
+        };
+        (outcome, metadata)
+    }
+
+    /// A successful run: an ok value keeps its writes and its program, an error envelope leaves no trace.
+    fn conclude(&mut self, success: Success<'a>) -> Result<Value, OutcomeError> {
+        let value = match success.returned {
+            Returned::Value(value) => value,
+            Returned::Outcome(outcome) => outcome.result?,
+        };
+        success.host.commit();
+        let keep = self.source == ProgramSource::Generated || self.source == ProgramSource::Library;
+        if let Some(program) = self.program.clone().filter(|_| keep && self.call.reusable()) {
+            let call = self.call;
+            let model = call.agent.0.settings.model.clone();
+            let registry = call.agent.runtime().registry();
+            registry.keep(call.key(), program, model, call.arguments(), &success.reads, success.host_calls);
+        }
+        Ok(value)
+    }
+
+    fn failed(&mut self, stage: &'static str, error_class: &str, error_message: &str) {
+        self.failures.push(AttemptFailure {
+            attempt_id: self.generations,
+            stage,
+            error_class: error_class.to_owned(),
+            error_message: bounded(error_message),
+            timestamp: SystemTime::now(),
+        });
+    }
+
+    fn executor(&self) -> Option<&'a dyn Executor> {
+        let settings = &self.call.agent.0.settings;
+        self.call.agent.runtime().executor(settings.language, settings.isolation)
+    }
+
+    fn run(&mut self, executor: &dyn Executor, program: &Program) -> Input {
+        let call = self.call;
+        let host = CallHost::new(self.frame);
+        let before = call.trace.tokens();
+        let execution = executor.execute(program, call.arguments(), &host, &self.bounds());
+        let child_tokens = Tokens(call.trace.tokens() - before);
+        let Execution { result, reads, host_calls, .. } = execution;
+        let envelope = match result {
+            Ok(returned) => match self.check(executor, &host, &returned) {
+                Ok(()) => {
+                    let value = match &returned {
+                        Returned::Value(value) => value.clone(),
+                        Returned::Outcome(outcome) => Value::Map(outcome.to_map()),
+                    };
+                    self.success = Some(Success { host, returned, reads, host_calls });
+                    ToolEnvelope::Ok(Arc::new(value))
+                }
+                Err(message) => {
+                    self.failed("contract", "contract_violation", &message);
+                    self.feedback = Some(prompt::repair_value(&program.code, &message, program.language));
+                    error(ToolFailure::ResultContract, &message)
+                }
+            },
+            Err(failure) => {
+                let message = failure.to_string();
+                self.failed("execution", failure_class(&failure), &message);
+                self.feedback = Some(prompt::repair(&program.code, &message, program.language));
+                match failure {
+                    ProgramFailure::Deadline => return Input::TimedOut { raw_hash: None },
+                    ProgramFailure::Interrupted => return Input::Cancelled { raw_hash: None },
+                    ProgramFailure::Fuel { .. } => error(ToolFailure::Fuel, &message),
+                    ProgramFailure::CpuTime { .. } => error(ToolFailure::CpuTime, &message),
+                    ProgramFailure::Raised { .. }
+                    | ProgramFailure::Memory { .. }
+                    | ProgramFailure::CallDepth
+                    | ProgramFailure::HostCalls { .. }
+                    | ProgramFailure::Refused { .. }
+                    | ProgramFailure::Internal { .. } => error(ToolFailure::Failed, &message),
+                }
+            }
+        };
+        let cancelled = call.trace.cancel.is_cancelled();
+        Input::Executed(Executed { envelope, observation: None, child_tokens, cancelled })
+    }
+
+    /// One request to the model and what came of it; a failing provider is asked again while attempts are left (AC-7.7).
+    async fn infer(&mut self, ask: &Ask) -> Input {
+        let call = self.call;
+        let settings = &call.agent.0.settings;
+        if self.prompt.is_none() {
+            self.prompt = Some(self.build_prompt());
+        }
+        loop {
+            self.generations += 1;
+            let request = self.request(ask);
+            let prompt_bytes = prompt_bytes(&request);
+            let allowed = request.timeout;
+            let reply = settings.provider.complete(&request, &call.trace.cancel);
+            // The provider gives up by itself; one that does not is left behind.
+            let reply = call::within(reply, &settings.model, allowed + PROVIDER_GRACE, &call.trace.cancel)
+                .await
+                .unwrap_or_else(|| Err(given_up(call, allowed)));
+            match reply {
+                Ok(reply) => return self.inferred(&reply, prompt_bytes),
+                Err(error) => {
+                    self.failed("provider", error.class.as_str(), &error.message);
+                    let attempts_left = self.generations < settings.max_generation_attempts;
+                    match error.class {
+                        ProviderErrorClass::Cancelled => return Input::Cancelled { raw_hash: None },
+                        ProviderErrorClass::Timeout => return Input::TimedOut { raw_hash: None },
+                        ProviderErrorClass::RateLimit
+                        | ProviderErrorClass::Network
+                        | ProviderErrorClass::InvalidResponse
+                        | ProviderErrorClass::ModelError
+                        | ProviderErrorClass::Failed
+                            if attempts_left => {}
+                        ProviderErrorClass::RateLimit
+                        | ProviderErrorClass::Network
+                        | ProviderErrorClass::InvalidResponse
+                        | ProviderErrorClass::ModelError
+                        | ProviderErrorClass::Failed
+                        | ProviderErrorClass::Auth
+                        | ProviderErrorClass::Quota
+                        | ProviderErrorClass::ContextOverflow => {
+                            return Input::ProviderFailed { message: bounded(&error.message).into() };
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn request(&self, ask: &Ask) -> ModelRequest {
+        let call = self.call;
+        let settings = &call.agent.0.settings;
+        let (system_prompt, user_prompt) =
+            self.prompt.as_ref().map(|prompt| (prompt.system.clone(), prompt.user.clone())).unwrap_or_default();
+        ModelRequest {
+            role: call.agent.role().clone(),
+            method: call.method.clone(),
+            args: call.args.clone(),
+            kwargs: call.kwargs.clone(),
+            language: settings.language,
+            system_prompt,
+            user_prompt,
+            messages: self.feedback.clone().into_iter().collect(),
+            tools: if ask.offer_tools { offered_tools(settings.language) } else { Arc::new([]) },
+            attempt: self.generations,
+            timeout: settings.provider_timeout.min(call.trace.left()),
+            max_output_tokens: ask.max_output_tokens.and_then(|tokens| u32::try_from(tokens).ok()),
+        }
+    }
+
+    /// Hands a reply to the adapter, with the compiler as its judge of programs.
+    fn inferred(&mut self, reply: &ModelReply, prompt_bytes: u64) -> Input {
+        let settings = &self.call.agent.0.settings;
+        let compiled = RefCell::new(None);
+        let compile = |code: &str| {
+            let executor = self.executor().ok_or_else(|| format!("this build runs no {}", settings.language))?;
+            let program = executor.compile(code, &settings.limits).map_err(|error| error.message)?;
+            *compiled.borrow_mut() = Some(program);
+            Ok(())
+        };
+        let profile = Profile::Program { language: settings.language.as_str(), compiles: &compile };
+        let result = adapter::adapt(profile, false, reply);
+        self.program = compiled.into_inner();
+        self.source = reply.source.unwrap_or(ProgramSource::Generated);
+        self.note = reply.note.clone();
+        if let AdapterDecision::Rejected { failure, detail } = &result.decision {
+            let language = settings.language;
+            self.feedback = Some(prompt::rejected(*failure, detail, language));
+            self.failed("adapter", failure.as_str(), detail);
+        }
+        let cancelled = self.call.trace.cancel.is_cancelled();
+        Input::Inferred(Box::new(Inference { result, usage: reply.usage, prompt_bytes, chunks: Vec::new(), cancelled }))
+    }
+
+    fn bounds(&self) -> Bounds<'a> {
+        Bounds {
+            limits: &self.call.agent.0.settings.limits,
+            deadline: Some(self.call.trace.deadline),
+            cancel: &self.call.trace.cancel,
+        }
+    }
+
+    /// `deliverable` and `acceptance` of the delegation contract, on ok values (AC-16).
+    fn check(&self, executor: &dyn Executor, host: &CallHost<'a>, returned: &Returned) -> Result<(), String> {
+        let delegation = &self.call.agent.0.settings.delegation;
+        let value = match returned {
+            Returned::Value(value) => value,
+            Returned::Outcome(outcome) => match &outcome.result {
+                Ok(value) => value,
+                Err(_) => return Ok(()),
+            },
+        };
+        delegation.check_deliverable(value)?;
+        for item in delegation.acceptance() {
+            match item {
+                Acceptance::Prose(_) => {}
+                Acceptance::Assert(expression) => self.accept(executor, host, expression, value)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Evaluates one acceptance expression over the value, the call's arguments and the attempt's context.
+    fn accept(&self, executor: &dyn Executor, host: &CallHost<'a>, expression: &str, value: &Value) -> Result<(), String> {
+        let call = self.call;
+        let source = acceptance_program(executor.language(), expression);
+        let program = executor
+            .compile(&source, &call.agent.0.settings.limits)
+            .map_err(|error| format!("acceptance `{expression}` does not compile: {}", error.message))?;
+        let args = [value.clone(), Value::List(call.args.to_vec()), Value::Map((*call.kwargs).clone())];
+        let dry = DryHost::over(host);
+        let arguments = Arguments { args: &args, kwargs: &Map::new() };
+        match executor.execute(&program, arguments, &dry, &self.bounds()).result {
+            Ok(Returned::Value(Value::Bool(true))) => Ok(()),
+            Ok(Returned::Value(other)) => {
+                Err(format!("the value is not accepted: `{expression}` is {} for the value {}", shown(&other), shown(value)))
+            }
+            Ok(Returned::Outcome(_)) => Err(format!("acceptance `{expression}` gave an outcome, not true")),
+            Err(failure) => Err(format!("acceptance `{expression}` failed: {failure}")),
+        }
+    }
+
+    fn build_prompt(&self) -> Prompt {
+        let call = self.call;
+        let settings = &call.agent.0.settings;
+        let delegation = &settings.delegation;
+        let acceptance: Vec<&str> = delegation
+            .acceptance()
+            .iter()
+            .map(|item| match item {
+                Acceptance::Prose(text) | Acceptance::Assert(text) => text.as_str(),
+            })
+            .collect();
+        let context = CallHost::new(self.frame).attempt.snapshot();
+        prompt::build(&PromptInput {
+            role: call.agent.role(),
+            method: &call.method,
+            args: &call.args,
+            kwargs: &call.kwargs,
+            language: settings.language,
+            contract: PromptContract {
+                purpose: delegation.purpose(),
+                deliverable: delegation.deliverable(),
+                acceptance: &acceptance,
+                failure_policy: None,
+            },
+            context: &context,
+            history: &host::history(call.agent),
+            tools: &settings.tool_docs,
+        })
+    }
+}
+
+impl Work for Attempts<'_> {
+    fn probe(&mut self) -> Input {
+        match &self.start {
+            Start::Kept(kept) => {
+                self.program = Some(kept.program.clone());
+                self.source = ProgramSource::Reused;
+                Input::Reused(Arc::new(Decision { name: EXECUTE_PROGRAM.into(), arguments: kept.arguments.clone() }))
+            }
+            Start::Ask => Input::Readiness(self.call.agent.0.settings.provider.ready().map_err(|error| {
+                self.failed("provider", error.class.as_str(), &error.message);
+                error.message.into()
+            })),
+            Start::Over if self.call.trace.cancel.is_cancelled() => Input::Cancelled { raw_hash: None },
+            Start::Over => Input::TimedOut { raw_hash: None },
+        }
+    }
+
+    fn ask<'s>(&'s mut self, ask: Box<Ask>) -> Pin<Box<dyn Future<Output = Input> + Send + 's>> {
+        Box::pin(async move { self.infer(&ask).await })
+    }
+
+    fn execute(&mut self, _call: kernel::Call) -> Input {
+        match (self.executor(), self.program.clone()) {
+            (Some(executor), Some(program)) => self.run(executor, &program),
+            (None, _) | (_, None) => Input::executed(error(ToolFailure::Failed, "internal error: no program to run")),
+        }
+    }
+}
+
+/// How long a provider may overrun its own timeout before it is left behind.
+const PROVIDER_GRACE: Duration = Duration::from_millis(100);
+
+fn given_up(call: &Call<'_>, allowed: Duration) -> ProviderError {
+    if call.trace.cancel.is_cancelled() {
+        ProviderError::cancelled()
+    } else {
+        ProviderError::timed_out(&call.agent.0.settings.model, allowed)
+    }
+}
+
+/// `execute_program`, as it is offered to a model.
+fn offered_tools(language: Language) -> Arc<[ToolSpec]> {
+    static OFFERED: [OnceLock<Arc<[ToolSpec]>>; Language::ALL.len()] = [const { OnceLock::new() }; Language::ALL.len()];
+    let offered = OFFERED[language as usize].get_or_init(|| {
+        [ToolSpec {
+            name: EXECUTE_PROGRAM.into(),
+            description: prompt::EXECUTE_PROGRAM_DESCRIPTION.into(),
+            parameters: prompt::execute_program_parameters(language),
+        }]
+        .into()
+    });
+    offered.clone()
+}
+
+fn prompt_bytes(request: &ModelRequest) -> u64 {
+    let messages: usize = request.messages.iter().map(|message| message.content.len()).sum();
+    (request.system_prompt.len() + request.user_prompt.len() + messages) as u64
+}
+
+fn error(failure: ToolFailure, message: &str) -> ToolEnvelope {
+    ToolEnvelope::Error { failure, message: bounded(message).into() }
+}
+
+fn failure_class(failure: &ProgramFailure) -> &'static str {
+    match failure {
+        ProgramFailure::Raised { .. } => "raised",
+        ProgramFailure::Fuel { .. } => "fuel",
+        ProgramFailure::CpuTime { .. } => "cpu_time",
+        ProgramFailure::Deadline => "deadline",
+        ProgramFailure::Memory { .. } => "memory",
+        ProgramFailure::CallDepth => "call_depth",
+        ProgramFailure::HostCalls { .. } => "host_calls",
+        ProgramFailure::Refused { .. } => "result_refused",
+        ProgramFailure::Interrupted => "interrupted",
+        ProgramFailure::Internal { .. } => "internal",
+    }
+}
+
+/// At most 4 KiB, cut between characters.
+fn bounded(message: &str) -> String {
+    let cut = (0..=message.len().min(MAX_MESSAGE)).rev().find(|index| message.is_char_boundary(*index)).unwrap_or(0);
+    message[..cut].to_owned()
+}
+
+/// A value in an error message.
+fn shown(value: &Value) -> String {
+    let json = value.to_json();
+    match json.char_indices().nth(120) {
+        None => json,
+        Some((cut, _)) => format!("{}…", &json[..cut]),
+    }
+}

@@ -1,0 +1,366 @@
+//! One dynamic call, from dispatch to its record: the walk of ARCHITECTURE.md.
+//!
+//! This is where an agent's settings become a contract, a kept or generated program becomes the run's decision, and an
+//! ended run becomes an outcome. What happens in between is the kernel's to decide and the driver's to perform.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::attempts::{Attempts, Start};
+use super::host::{CallHost, DryHost};
+use super::{Agent, dispatch};
+use crate::cancel::CancelToken;
+use crate::contract::delegation::FailurePolicy;
+use crate::contract::factory::{DynamicCall, RunBounds};
+use crate::contract::{ExecutionContract, Millis, Remaining, Tokens};
+use crate::ids::{CallId, TraceId};
+use crate::kernel::Environment;
+use crate::log::record::{CallRecord, DebugFields};
+use crate::outcome::{ErrorType, Metadata, Outcome};
+use crate::program::registry::{Kept, Key, perturbations};
+use crate::program::{Arguments, Bounds, Executor, Limits, Program, ProgramFailure, Returned};
+use crate::provider::wait;
+use crate::runtime::driver;
+use crate::runtime::options::{Options, Reuse};
+use crate::value::{Map, Value};
+
+/// Instructions and time of one dry run: evidence must not cost more than the call it may save.
+const DRY_INSTRUCTIONS: u64 = 100_000;
+const DRY_CPU_TIME: Duration = Duration::from_millis(20);
+
+/// What all calls of one flow share; no child escapes it.
+pub(super) struct Trace {
+    pub(super) id: TraceId,
+    pub(super) deadline: Instant,
+    pub(super) cancel: CancelToken,
+    calls_left: AtomicU32,
+    /// Model tokens used so far, by all calls.
+    tokens: AtomicU64,
+    max_tokens: Option<u64>,
+}
+
+/// Where a call stands in its flow, and who is called.
+pub(super) struct Frame<'a> {
+    pub(super) agent: &'a Agent,
+    pub(super) trace: &'a Trace,
+    /// The attempt whose program made this call.
+    pub(super) outer: Option<&'a CallHost<'a>>,
+    pub(super) call_id: CallId,
+    /// Number of calls around this one.
+    pub(super) depth: u32,
+    /// Levels of delegation left below this call.
+    pub(super) levels: i32,
+    /// What children must stay within; known once the contract is sealed.
+    pub(super) contract: Arc<ExecutionContract>,
+}
+
+/// A call from the host: begins a flow.
+pub(super) async fn root(agent: &Agent, method: &str, args: Vec<Value>, kwargs: Map, cancel: CancelToken) -> Outcome {
+    let settings = &agent.0.settings;
+    let trace = Trace {
+        id: TraceId::fresh(),
+        deadline: Instant::now() + settings.call_timeout,
+        cancel,
+        calls_left: AtomicU32::new(settings.max_calls),
+        tokens: AtomicU64::new(0),
+        max_tokens: settings.max_tokens,
+    };
+    let call = Call::new(agent, method, args.into(), Arc::new(kwargs), &trace, None);
+    let turn = lock(agent, &trace).await;
+    call.perform(turn.is_some()).await
+}
+
+/// A call that a program makes: continues its flow. Boxed, for calls nest.
+pub(super) fn nested<'a>(
+    callee: &'a Agent,
+    method: &'a str,
+    args: Vec<Value>,
+    kwargs: Map,
+    outer: &'a CallHost<'a>,
+) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>> {
+    Box::pin(async move {
+        let call = Call::new(callee, method, args.into(), Arc::new(kwargs), outer.frame.trace, Some(outer));
+        // An agent that calls itself holds its own gate already.
+        if outer.frame.agent.is(callee) {
+            return call.perform(true).await;
+        }
+        let turn = lock(callee, outer.frame.trace).await;
+        call.perform(turn.is_some()).await
+    })
+}
+
+/// What a dry run shows.
+type Observed = (Result<Returned, ProgramFailure>, BTreeMap<String, Option<Value>>);
+
+/// Waits for the agent's turn; `None` when the flow was over first.
+async fn lock<'a>(agent: &'a Agent, trace: &Trace) -> Option<tokio::sync::MutexGuard<'a, ()>> {
+    if let Ok(gate) = agent.0.gate.try_lock() {
+        return Some(gate);
+    }
+    within(agent.0.gate.lock(), "another call of this agent", trace.left(), &trace.cancel).await
+}
+
+/// The future's output, or `None` once `left` has passed or the flow is cancelled. Costs nothing extra when the future
+/// is ready at once.
+pub(super) async fn within<F: Future>(future: F, what: &str, left: Duration, cancel: &CancelToken) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    if let Poll::Ready(output) = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await {
+        return Some(output);
+    }
+    let mut over = std::pin::pin!(wait::never(what, left, cancel));
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => over.as_mut().poll(context).map(|_| None),
+    })
+    .await
+}
+
+impl Trace {
+    /// Time left for everything in this flow.
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Model tokens that all calls of this flow used so far.
+    pub(super) fn tokens(&self) -> u64 {
+        self.tokens.load(Ordering::Acquire)
+    }
+
+    /// Adds what one call used.
+    pub(super) fn charge(&self, tokens: u64) {
+        self.tokens.fetch_add(tokens, Ordering::AcqRel);
+    }
+}
+
+/// One dynamic call under way.
+pub(super) struct Call<'a> {
+    pub(super) agent: &'a Agent,
+    pub(super) method: Arc<str>,
+    pub(super) args: Arc<[Value]>,
+    pub(super) kwargs: Arc<Map>,
+    pub(super) trace: &'a Trace,
+    outer: Option<&'a CallHost<'a>>,
+    pub(super) call_id: CallId,
+    depth: u32,
+    levels: i32,
+    began: Instant,
+    timestamp: SystemTime,
+}
+
+impl<'a> Call<'a> {
+    fn new(
+        agent: &'a Agent,
+        method: &str,
+        args: Arc<[Value]>,
+        kwargs: Arc<Map>,
+        trace: &'a Trace,
+        outer: Option<&'a CallHost<'a>>,
+    ) -> Self {
+        let (depth, levels) = match outer {
+            None => (0, agent.0.levels),
+            Some(outer) => (outer.frame.depth + 1, agent.0.levels.min(outer.frame.levels - 1)),
+        };
+        let call_id = CallId::fresh();
+        let (began, timestamp) = (Instant::now(), SystemTime::now());
+        Self { agent, method: method.into(), args, kwargs, trace, outer, call_id, depth, levels, began, timestamp }
+    }
+
+    pub(super) fn arguments(&self) -> Arguments<'_> {
+        Arguments { args: &self.args, kwargs: &self.kwargs }
+    }
+
+    /// Runs the call to its outcome, and records it. Without its turn it ends as the clock or the cancel token says.
+    async fn perform(&self, has_turn: bool) -> Outcome {
+        let settings = &self.agent.0.settings;
+        let contract = self.contract();
+        let frame = Frame {
+            agent: self.agent,
+            trace: self.trace,
+            outer: self.outer,
+            call_id: self.call_id,
+            depth: self.depth,
+            levels: self.levels,
+            contract: contract.clone(),
+        };
+        let mut environment = settings.environment.clone();
+        let start = if !has_turn {
+            Start::Over
+        } else if let Some(refusal) = self.refusal() {
+            environment = Arc::new(Environment { refusal: Some(refusal.into()), ..(*environment).clone() });
+            Start::Ask
+        } else {
+            self.find_kept(&frame).map_or(Start::Ask, Start::Kept)
+        };
+        let mut attempts = Attempts::new(self, &frame, start);
+        let ran = driver::drive(contract, environment, &mut attempts).await;
+        let (mut outcome, metadata) = attempts.settle(&ran);
+        if let (Err(_), FailurePolicy::Fallback { role }) = (&outcome.result, settings.delegation.failure_policy()) {
+            outcome.result = self.fall_back(role, &frame).await.result;
+        }
+        self.record(&frame, &outcome, metadata, attempts);
+        outcome
+    }
+
+    /// Why the flow's budgets do not allow this call, if they do not (AC-15).
+    fn refusal(&self) -> Option<String> {
+        let trace = self.trace;
+        let settings = &self.agent.0.settings;
+        if self.levels < 0 {
+            return Some(format!(
+                "delegation is nested too deeply: `max_delegation_depth` allows {} levels below the first agent",
+                settings.max_delegation_depth
+            ));
+        }
+        let took = trace.calls_left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
+        if took.is_err() {
+            return Some("the calls of this flow are used up; raise `max_calls` or call less".to_owned());
+        }
+        let used = trace.tokens();
+        match trace.max_tokens {
+            Some(limit) if used >= limit && self.outer.is_some() => {
+                Some(format!("{used} of {limit} model tokens of this flow are used; raise `max_tokens` or call less"))
+            }
+            Some(_) | None => None,
+        }
+    }
+
+    /// The immutable contract of this run. A root call's depends on the settings alone and is sealed once.
+    fn contract(&self) -> Arc<ExecutionContract> {
+        let settings = &self.agent.0.settings;
+        let seal = |parent| {
+            let bounds = RunBounds {
+                step_timeout: millis(settings.call_timeout),
+                total_timeout: millis(settings.call_timeout),
+                max_tokens: settings.max_tokens.map(Tokens),
+                parent,
+            };
+            let attempts = settings.max_generation_attempts;
+            Arc::new(driver::factory().dynamic_call(&DynamicCall { attempts, nudges: settings.execution_repairs, bounds }))
+        };
+        let Some(outer) = self.outer else {
+            return settings.root_contract.lock().get_or_insert_with(|| seal(None)).clone();
+        };
+        let parent = &outer.frame.contract;
+        // The wall clock stays out of the child's contract, so that equal flows have equal hashes; the flow's deadline
+        // binds the child as a recorded verdict.
+        let used = self.trace.tokens();
+        let tokens = self.trace.max_tokens.map(|limit| Tokens(limit.saturating_sub(used).max(1)));
+        seal(Some((parent.contract_hash(), Remaining { tokens, time: parent.budget().total_timeout })))
+    }
+
+    /// A kept program whose evidence covers this call.
+    fn find_kept(&self, frame: &Frame<'_>) -> Option<Arc<Kept>> {
+        let settings = &self.agent.0.settings;
+        if !self.reusable() {
+            return None;
+        }
+        let executor = self.agent.runtime().executor(settings.language, settings.isolation)?;
+        let mut influences =
+            |program: &Program, input: usize| self.influences(frame, executor, program, input);
+        self.agent.runtime().registry().find(&self.key(), self.arguments(), &mut influences)
+    }
+
+    pub(super) fn reusable(&self) -> bool {
+        match self.agent.0.settings.reuse {
+            Reuse::Auto => !dispatch::is_conversational(&self.method),
+            Reuse::Off => false,
+        }
+    }
+
+    pub(super) fn key(&self) -> Key {
+        let settings = &self.agent.0.settings;
+        Key::new(
+            settings.namespace.clone(),
+            self.agent.role().clone(),
+            self.method.clone(),
+            settings.contract_fingerprint,
+            settings.language,
+            self.arguments(),
+        )
+    }
+
+    /// A dry run: does changing input number `input` change what the program does?
+    fn influences(&self, frame: &Frame<'_>, executor: &dyn Executor, program: &Program, input: usize) -> bool {
+        let baseline = self.observe(frame, executor, program, &self.args, &self.kwargs);
+        let original = self.args.iter().chain(self.kwargs.values()).nth(input);
+        let others = original.map(perturbations).unwrap_or_default();
+        others.into_iter().any(|other| {
+            let (mut args, mut kwargs) = (self.args.to_vec(), (*self.kwargs).clone());
+            match args.get_mut(input) {
+                Some(argument) => *argument = other,
+                None => {
+                    if let Some(argument) = kwargs.values_mut().nth(input - args.len()) {
+                        *argument = other;
+                    }
+                }
+            }
+            self.observe(frame, executor, program, &args, &kwargs) != baseline
+        })
+    }
+
+    /// Everything a dry run shows: value or failure, and what it wrote.
+    fn observe(&self, frame: &Frame<'_>, executor: &dyn Executor, program: &Program, args: &[Value], kwargs: &Map) -> Observed {
+        let limits = Limits {
+            max_instructions: DRY_INSTRUCTIONS,
+            cpu_time: DRY_CPU_TIME,
+            ..(*self.agent.0.settings.limits).clone()
+        };
+        let host = DryHost::new(frame);
+        let bounds = Bounds { limits: &limits, deadline: Some(self.trace.deadline), cancel: &self.trace.cancel };
+        let execution = executor.execute(program, Arguments { args, kwargs }, &host, &bounds);
+        (execution.result, host.writes())
+    }
+
+    /// The same call, once, on a delegate with the fallback role.
+    async fn fall_back(&self, role: &str, frame: &Frame<'_>) -> Outcome {
+        let host = CallHost::new(frame);
+        match self.agent.make(role, Options::default(), self.levels) {
+            Ok(delegate) => nested(&delegate, &self.method, self.args.to_vec(), (*self.kwargs).clone(), &host).await,
+            Err(error) => Outcome::of_error(ErrorType::ContractViolation, error.to_string(), false),
+        }
+    }
+
+    /// Shows the ended call to the log, the agent's history and the runtime.
+    fn record(&self, frame: &Frame<'_>, outcome: &Outcome, metadata: Arc<Metadata>, attempts: Attempts<'_>) {
+        let settings = &self.agent.0.settings;
+        let debug = settings.debug.then(|| {
+            let (system_prompt, user_prompt) = attempts.prompts();
+            Box::new(DebugFields { system_prompt, user_prompt, context: CallHost::new(frame).attempt.snapshot() })
+        });
+        let record = Arc::new(CallRecord {
+            timestamp: self.timestamp,
+            runtime: self.agent.runtime().name(),
+            model: settings.model.clone(),
+            args: self.args.clone(),
+            kwargs: self.kwargs.clone(),
+            outcome: outcome.clone(),
+            metadata,
+            duration: self.began.elapsed(),
+            role: self.agent.role().clone(),
+            method: self.method.clone(),
+            contract_source: settings.delegation.source(),
+            parent_call_id: self.outer.map(|outer| outer.frame.call_id),
+            depth: self.depth,
+            tokens_in: attempts.tokens_in,
+            tokens_out: attempts.tokens_out,
+            attempt_failures: attempts.failures,
+            debug,
+            contract: frame.contract.clone(),
+            environment: settings.environment.clone(),
+        });
+        if let Some(log) = settings.log.as_ref().filter(|_| settings.logging) {
+            log.write(&record);
+        }
+        self.agent.record(record.clone());
+        self.agent.runtime().record(record);
+    }
+}
+
+fn millis(duration: Duration) -> Millis {
+    Millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1))
+}

@@ -1,0 +1,530 @@
+//! What a program reaches: the host of one attempt, and the host of a user's own script.
+//!
+//! A program's host gives nothing beyond its own call: budgets and trace always continue, options that concern the host
+//! machine (models, logs, tools) cannot be set, and the context is the attempt's.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::call::{self, Frame};
+use super::dispatch::{Dispatch, dispatch};
+use super::runtime_context::{Attempt, Base};
+use super::{Agent, UseError};
+use crate::cancel::CancelToken;
+use crate::ids::CallId;
+use crate::log::record::CallRecord;
+use crate::outcome::Outcome;
+use crate::program::{AgentRef, Host, HostError};
+use crate::runtime::Runtime;
+use crate::runtime::options::Options;
+use crate::runtime::wait::block_on_nested;
+use crate::value::{Map, Value};
+
+/// Options that a generated program may give to the agents it makes. Everything else belongs to the host machine.
+const PROGRAM_OPTIONS: [&str; 8] = [
+    "purpose",
+    "deliverable",
+    "acceptance",
+    "failure_policy",
+    "intent_signature",
+    "delegation_contract",
+    "language",
+    "max_delegation_depth",
+];
+/// Agents that one program may make.
+const MAX_AGENTS: usize = 1_000;
+
+/// The host of one attempt.
+pub(super) struct CallHost<'a> {
+    pub(super) frame: &'a Frame<'a>,
+    pub(super) attempt: Attempt<'a>,
+    /// Agents the program made; `AgentRef(n)` is number n - 1.
+    agents: Mutex<Vec<Agent>>,
+    /// Delegates to keep for `tool(name)` when the attempt succeeds.
+    delegates: Mutex<Vec<Agent>>,
+}
+
+impl<'a> CallHost<'a> {
+    pub(super) fn new(frame: &'a Frame<'a>) -> Self {
+        let base = match frame.outer.filter(|outer| outer.frame.agent.is(frame.agent)) {
+            Some(outer) => Base::Outer(&outer.attempt),
+            None => Base::Live(frame.agent.runtime_context()),
+        };
+        Self::above(frame, base)
+    }
+
+    fn above(frame: &'a Frame<'a>, base: Base<'a>) -> Self {
+        Self { frame, attempt: Attempt::new(base), agents: Mutex::default(), delegates: Mutex::default() }
+    }
+
+    /// Makes the attempt's writes and delegates visible.
+    pub(super) fn commit(&self) {
+        self.attempt.commit();
+        for delegate in self.delegates.lock().drain(..) {
+            self.frame.agent.keep_delegate(&delegate);
+        }
+    }
+
+    fn agent(&self, agent: AgentRef) -> Option<Agent> {
+        match agent {
+            AgentRef::THIS => Some(self.frame.agent.clone()),
+            AgentRef(number) => self.agents.lock().get(number as usize - 1).cloned(),
+        }
+    }
+
+    fn known(&self, agent: AgentRef) -> Result<Agent, HostError> {
+        self.agent(agent).ok_or_else(unknown_agent)
+    }
+
+    fn add(&self, agent: Agent) -> Result<AgentRef, HostError> {
+        let mut agents = self.agents.lock();
+        if agents.len() >= MAX_AGENTS {
+            return Err(HostError::Refused(format!("a program may make at most {MAX_AGENTS} agents")));
+        }
+        agents.push(agent);
+        Ok(AgentRef(agents.len() as u32))
+    }
+
+    fn make(&self, maker: &Agent, levels: i32, role: &str, options: &Map) -> Result<Agent, HostError> {
+        if let Some(name) = options.keys().find(|name| !PROGRAM_OPTIONS.contains(&name.as_str())) {
+            let allowed = PROGRAM_OPTIONS.join(", ");
+            return Err(HostError::Refused(format!("a program cannot set the option {name:?}; it may set: {allowed}")));
+        }
+        let options = Options::from_map(options).map_err(|error| HostError::Refused(error.to_string()))?;
+        maker.make(role, options, levels).map_err(refused)
+    }
+
+    /// What is left below an agent that the program names.
+    fn levels_of(&self, agent: AgentRef, named: &Agent) -> i32 {
+        if agent == AgentRef::THIS { self.frame.levels } else { named.0.levels }
+    }
+
+    /// The attempt to read and write when the agent is the program's own.
+    fn own(&self, agent: AgentRef) -> Option<&Attempt<'a>> {
+        (agent == AgentRef::THIS).then_some(&self.attempt)
+    }
+}
+
+fn unknown_agent() -> HostError {
+    HostError::Refused("this agent belongs to another call".to_owned())
+}
+
+fn refused(error: UseError) -> HostError {
+    HostError::Refused(error.to_string())
+}
+
+impl Host for CallHost<'_> {
+    fn context_get(&self, agent: AgentRef, key: &str) -> Option<Value> {
+        match self.own(agent) {
+            Some(attempt) => attempt.get(key),
+            None => self.agent(agent)?.runtime_context().get(key),
+        }
+    }
+
+    fn context_set(&self, agent: AgentRef, key: &str, value: Value) -> Result<(), HostError> {
+        match self.own(agent) {
+            Some(attempt) => attempt.set(key, Some(value)),
+            None => self.known(agent)?.runtime_context().set(key, value),
+        }
+        Ok(())
+    }
+
+    fn context_remove(&self, agent: AgentRef, key: &str) -> Result<(), HostError> {
+        match self.own(agent) {
+            Some(attempt) => attempt.set(key, None),
+            None => {
+                self.known(agent)?.runtime_context().remove(key);
+            }
+        }
+        Ok(())
+    }
+
+    fn context_keys(&self, agent: AgentRef) -> Vec<String> {
+        match self.own(agent) {
+            Some(attempt) => attempt.keys(),
+            None => self.agent(agent).map(|agent| agent.runtime_context().keys()).unwrap_or_default(),
+        }
+    }
+
+    fn role(&self, agent: AgentRef) -> Arc<str> {
+        self.agent(agent).map_or_else(|| "".into(), |agent| agent.role().clone())
+    }
+
+    fn remember(&self, agent: AgentRef, entries: Map) -> Result<(), HostError> {
+        for (key, value) in entries {
+            self.context_set(agent, &key, value)?;
+        }
+        Ok(())
+    }
+
+    fn delegate(&self, agent: AgentRef, role: &str, options: Map) -> Result<AgentRef, HostError> {
+        let maker = self.known(agent)?;
+        let delegate = self.make(&maker, self.levels_of(agent, &maker), role, &options)?;
+        if agent == AgentRef::THIS {
+            self.delegates.lock().push(delegate.clone());
+        } else {
+            maker.keep_delegate(&delegate);
+        }
+        self.add(delegate)
+    }
+
+    fn for_role(&self, role: &str, options: Map) -> Result<AgentRef, HostError> {
+        let agent = self.make(self.frame.agent, self.frame.levels, role, &options)?;
+        self.add(agent)
+    }
+
+    fn agent_tool(&self, agent: AgentRef, name: &str) -> Result<AgentRef, HostError> {
+        let owner = self.known(agent)?;
+        let pending = self.own(agent).and_then(|_| {
+            self.delegates.lock().iter().rev().find(|delegate| **delegate.role() == *name).cloned()
+        });
+        let kept = pending.or_else(|| owner.0.memory.lock().delegates.get(name).cloned());
+        match kept {
+            Some(delegate) => self.add(delegate),
+            None => self.delegate(agent, name, Map::new()),
+        }
+    }
+
+    fn responds_to(&self, agent: AgentRef, name: &str) -> bool {
+        match dispatch(name) {
+            Ok(Dispatch::Setter(_)) => true,
+            Ok(Dispatch::Dynamic(key)) => match self.own(agent) {
+                Some(attempt) => attempt.get(key).is_some() || super::dispatch::RESERVED.contains(&key),
+                None => self.agent(agent).is_some_and(|agent| agent.responds_to(key)),
+            },
+            Err(_) => false,
+        }
+    }
+
+    fn call(&self, agent: AgentRef, method: &str, mut args: Vec<Value>, kwargs: Map) -> Result<Outcome, HostError> {
+        let callee = self.known(agent)?;
+        match dispatch(method).map_err(|error| HostError::Refused(error.to_string()))? {
+            Dispatch::Setter(key) => {
+                if args.len() != 1 || !kwargs.is_empty() {
+                    return Err(refused(UseError::SetterArguments(args.len() + kwargs.len())));
+                }
+                let value = args.remove(0);
+                self.context_set(agent, key, value.clone())?;
+                Ok(Outcome::of_value(value))
+            }
+            Dispatch::Dynamic(method) => {
+                let trace = self.frame.trace;
+                let outcome = block_on_nested(call::nested(&callee, method, args, kwargs, self), &trace.cancel);
+                if trace.cancel.is_cancelled() || Instant::now() >= trace.deadline {
+                    return Err(HostError::Stop);
+                }
+                Ok(outcome)
+            }
+        }
+    }
+
+    fn tool(&self, name: &str, arguments: Map) -> Result<Value, HostError> {
+        let tools = &self.frame.agent.0.settings.tools;
+        let Some(tool) = tools.get(name) else {
+            let known: Vec<_> = tools.iter().map(|tool| &**tool.name()).collect();
+            let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
+            return Err(HostError::Refused(format!("no tool {name:?}; tools of this agent: {known}")));
+        };
+        let result = tool.call(arguments);
+        if self.frame.trace.cancel.is_cancelled() {
+            return Err(HostError::Stop);
+        }
+        result.map_err(|message| HostError::Refused(format!("tool {name}: {message}")))
+    }
+
+    fn tool_names(&self) -> Vec<String> {
+        self.frame.agent.0.settings.tools.iter().map(|tool| tool.name().to_string()).collect()
+    }
+
+    fn history(&self) -> Vec<Value> {
+        history(self.frame.agent)
+    }
+
+    fn content(&self, reference: &str) -> Result<Value, HostError> {
+        content(self.frame.agent, reference)
+    }
+
+    fn now(&self) -> i64 {
+        now()
+    }
+
+    fn random(&self) -> f64 {
+        fastrand::f64()
+    }
+
+    fn print(&self, _line: &str) {}
+}
+
+/// The host of a dry run: reads are real, writes stay here, and everything that would reach further is refused. Such a
+/// program has no host calls on record, so refusing one is itself a change of behaviour.
+pub(super) struct DryHost<'a> {
+    host: CallHost<'a>,
+}
+
+impl<'a> DryHost<'a> {
+    pub(super) fn new(frame: &'a Frame<'a>) -> Self {
+        Self { host: CallHost::new(frame) }
+    }
+
+    /// Sees what an attempt wrote so far.
+    pub(super) fn over(host: &'a CallHost<'a>) -> Self {
+        Self { host: CallHost::above(host.frame, Base::Outer(&host.attempt)) }
+    }
+
+    /// What the program wrote: an observable beside its value.
+    pub(super) fn writes(&self) -> std::collections::BTreeMap<String, Option<Value>> {
+        self.host.attempt.writes()
+    }
+}
+
+fn dry() -> HostError {
+    HostError::Refused("not in a dry run".to_owned())
+}
+
+impl Host for DryHost<'_> {
+    fn context_get(&self, agent: AgentRef, key: &str) -> Option<Value> {
+        self.host.context_get(agent, key)
+    }
+
+    fn context_set(&self, agent: AgentRef, key: &str, value: Value) -> Result<(), HostError> {
+        self.host.own(agent).ok_or_else(dry)?.set(key, Some(value));
+        Ok(())
+    }
+
+    fn context_remove(&self, agent: AgentRef, key: &str) -> Result<(), HostError> {
+        self.host.own(agent).ok_or_else(dry)?.set(key, None);
+        Ok(())
+    }
+
+    fn context_keys(&self, agent: AgentRef) -> Vec<String> {
+        self.host.context_keys(agent)
+    }
+
+    fn role(&self, agent: AgentRef) -> Arc<str> {
+        self.host.role(agent)
+    }
+
+    fn remember(&self, agent: AgentRef, entries: Map) -> Result<(), HostError> {
+        entries.into_iter().try_for_each(|(key, value)| self.context_set(agent, &key, value))
+    }
+
+    fn delegate(&self, _agent: AgentRef, _role: &str, _options: Map) -> Result<AgentRef, HostError> {
+        Err(dry())
+    }
+
+    fn for_role(&self, _role: &str, _options: Map) -> Result<AgentRef, HostError> {
+        Err(dry())
+    }
+
+    fn agent_tool(&self, _agent: AgentRef, _name: &str) -> Result<AgentRef, HostError> {
+        Err(dry())
+    }
+
+    fn responds_to(&self, agent: AgentRef, name: &str) -> bool {
+        self.host.responds_to(agent, name)
+    }
+
+    fn call(&self, _agent: AgentRef, _method: &str, _args: Vec<Value>, _kwargs: Map) -> Result<Outcome, HostError> {
+        Err(dry())
+    }
+
+    fn tool(&self, _name: &str, _arguments: Map) -> Result<Value, HostError> {
+        Err(dry())
+    }
+
+    fn tool_names(&self) -> Vec<String> {
+        self.host.tool_names()
+    }
+
+    fn history(&self) -> Vec<Value> {
+        self.host.history()
+    }
+
+    fn content(&self, reference: &str) -> Result<Value, HostError> {
+        self.host.content(reference)
+    }
+
+    fn now(&self) -> i64 {
+        0
+    }
+
+    fn random(&self) -> f64 {
+        0.5
+    }
+
+    fn print(&self, _line: &str) {}
+}
+
+/// Bytes of JSON up to which `history` shows a value itself rather than a reference.
+const INLINE_BYTES: usize = 512;
+
+/// Earlier results, oldest first: `{method, args, kwargs, ok, value | content, error_type, error_message}`.
+pub(super) fn history(agent: &Agent) -> Vec<Value> {
+    agent.history().iter().map(|record| history_entry(record)).collect()
+}
+
+fn history_entry(record: &CallRecord) -> Value {
+    let mut entry = Map::new();
+    entry.insert("method".into(), (&*record.method).into());
+    put_bounded(&mut entry, "args", record, || Value::List(record.args.to_vec()));
+    put_bounded(&mut entry, "kwargs", record, || Value::Map((*record.kwargs).clone()));
+    entry.insert("ok".into(), record.outcome.ok().into());
+    match record.outcome.error() {
+        None => put_bounded(&mut entry, "value", record, || record.outcome.value().clone()),
+        Some(error) => {
+            entry.insert("error_type".into(), error.error_type.as_str().into());
+            entry.insert("error_message".into(), error.message.as_str().into());
+        }
+    }
+    Value::Map(entry)
+}
+
+/// Small values stand in the entry; of large ones only the reference, as `<name>_ref`, that `content` takes.
+fn put_bounded(entry: &mut Map, name: &str, record: &CallRecord, value: impl FnOnce() -> Value) {
+    let value = value();
+    if value.to_json().len() <= INLINE_BYTES {
+        entry.insert(name.to_owned(), value);
+    } else {
+        entry.insert(format!("{name}_ref"), format!("{}/{name}", record.call_id()).into());
+    }
+}
+
+/// The value behind a reference of `history`.
+fn content(agent: &Agent, reference: &str) -> Result<Value, HostError> {
+    let unknown = || {
+        HostError::Refused(format!("no content {reference:?}: references come from `history` and live as long as its entries"))
+    };
+    let (id, name) = reference.split_once('/').ok_or_else(unknown)?;
+    let id = CallId::parse(id).ok_or_else(unknown)?;
+    let record = agent.history().into_iter().find(|record| record.call_id() == id).ok_or_else(unknown)?;
+    match name {
+        "args" => Ok(Value::List(record.args.to_vec())),
+        "kwargs" => Ok(Value::Map((*record.kwargs).clone())),
+        "value" => Ok(record.outcome.value().clone()),
+        _ => Err(unknown()),
+    }
+}
+
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as i64)
+}
+
+/// The host of a user's own script: trusted, with every option, and with agents that live as long as the script.
+pub struct ScriptHost {
+    runtime: Runtime,
+    cancel: CancelToken,
+    /// `AgentRef(n)` is number n - 1; a script has no agent of its own.
+    agents: RwLock<Vec<Agent>>,
+}
+
+impl ScriptHost {
+    /// A host whose agents belong to `runtime`.
+    pub fn new(runtime: Runtime, cancel: CancelToken) -> Self {
+        Self { runtime, cancel, agents: RwLock::default() }
+    }
+
+    /// The agent behind a reference; for surfaces that hold both.
+    pub fn agent(&self, agent: AgentRef) -> Option<Agent> {
+        self.agents.read().get((agent.0 as usize).checked_sub(1)?).cloned()
+    }
+
+    fn known(&self, agent: AgentRef) -> Result<Agent, HostError> {
+        self.agent(agent).ok_or_else(unknown_agent)
+    }
+
+    fn add(&self, agent: Agent) -> AgentRef {
+        let mut agents = self.agents.write();
+        if let Some(known) = agents.iter().position(|other| other.is(&agent)) {
+            return AgentRef(known as u32 + 1);
+        }
+        agents.push(agent);
+        AgentRef(agents.len() as u32)
+    }
+}
+
+fn options(map: &Map) -> Result<Options, HostError> {
+    Options::from_map(map).map_err(|error| HostError::Refused(error.to_string()))
+}
+
+impl Host for ScriptHost {
+    fn context_get(&self, agent: AgentRef, key: &str) -> Option<Value> {
+        self.agent(agent)?.runtime_context().get(key)
+    }
+
+    fn context_set(&self, agent: AgentRef, key: &str, value: Value) -> Result<(), HostError> {
+        self.known(agent)?.runtime_context().set(key, value);
+        Ok(())
+    }
+
+    fn context_remove(&self, agent: AgentRef, key: &str) -> Result<(), HostError> {
+        self.known(agent)?.runtime_context().remove(key);
+        Ok(())
+    }
+
+    fn context_keys(&self, agent: AgentRef) -> Vec<String> {
+        self.agent(agent).map(|agent| agent.runtime_context().keys()).unwrap_or_default()
+    }
+
+    fn role(&self, agent: AgentRef) -> Arc<str> {
+        self.agent(agent).map_or_else(|| "".into(), |agent| agent.role().clone())
+    }
+
+    fn remember(&self, agent: AgentRef, entries: Map) -> Result<(), HostError> {
+        self.known(agent)?.remember(entries);
+        Ok(())
+    }
+
+    fn delegate(&self, agent: AgentRef, role: &str, map: Map) -> Result<AgentRef, HostError> {
+        let delegate = self.known(agent)?.delegate(role, options(&map)?).map_err(refused)?;
+        Ok(self.add(delegate))
+    }
+
+    fn for_role(&self, role: &str, map: Map) -> Result<AgentRef, HostError> {
+        let agent = self.runtime.agent(role, options(&map)?).map_err(refused)?;
+        Ok(self.add(agent))
+    }
+
+    fn agent_tool(&self, agent: AgentRef, name: &str) -> Result<AgentRef, HostError> {
+        let delegate = self.known(agent)?.tool(name).map_err(refused)?;
+        Ok(self.add(delegate))
+    }
+
+    fn responds_to(&self, agent: AgentRef, name: &str) -> bool {
+        self.agent(agent).is_some_and(|agent| agent.responds_to(name))
+    }
+
+    fn call(&self, agent: AgentRef, method: &str, args: Vec<Value>, kwargs: Map) -> Result<Outcome, HostError> {
+        let outcome = self.known(agent)?.call_with(method, args, kwargs, &self.cancel).map_err(refused)?;
+        if self.cancel.is_cancelled() { Err(HostError::Stop) } else { Ok(outcome) }
+    }
+
+    fn tool(&self, name: &str, _arguments: Map) -> Result<Value, HostError> {
+        Err(HostError::Refused(format!("no tool {name:?}: a script calls its own functions")))
+    }
+
+    fn tool_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn history(&self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn content(&self, reference: &str) -> Result<Value, HostError> {
+        Err(HostError::Refused(format!("no content {reference:?}: a script has no history of its own")))
+    }
+
+    fn now(&self) -> i64 {
+        now()
+    }
+
+    fn random(&self) -> f64 {
+        fastrand::f64()
+    }
+
+    fn print(&self, line: &str) {
+        println!("{line}");
+    }
+}

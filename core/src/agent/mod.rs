@@ -1,0 +1,233 @@
+//! Agents: what users hold. An agent has a role, a runtime context, a bounded history and the settings it works with;
+//! everything else is a dynamic call (`call`), which [`call`](self::call) takes through the kernel.
+//!
+//! An agent never decides how a run goes on and never talks to a model itself.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::cancel::CancelToken;
+use crate::log::record::CallRecord;
+use crate::outcome::Outcome;
+use crate::runtime::Runtime;
+use crate::runtime::options::{OptionError, Options};
+use crate::runtime::settings::Settings;
+use crate::runtime::wait::block_on;
+use crate::value::{Map, Value};
+
+mod attempts;
+mod call;
+pub mod dispatch;
+mod host;
+pub mod runtime_context;
+
+pub use host::ScriptHost;
+pub use runtime_context::RuntimeContext;
+
+use dispatch::{Dispatch, NameError, dispatch};
+
+/// Ended calls that an agent remembers for `history` and `content`.
+const HISTORY: usize = 16;
+/// Delegates that an agent keeps for `tool(name)`.
+const DELEGATES: usize = 64;
+
+/// An agent. Cheap to clone; clones are the same agent. Calls of one agent are serialised, different agents run in
+/// parallel.
+#[derive(Clone)]
+pub struct Agent(Arc<Inner>);
+
+struct Inner {
+    runtime: Runtime,
+    settings: Arc<Settings>,
+    role: Arc<str>,
+    context: RuntimeContext,
+    /// Levels of delegation that are left below this agent; -1 when it lies one level too deep.
+    levels: i32,
+    memory: Mutex<Memory>,
+    /// Serialises calls.
+    gate: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Memory {
+    history: VecDeque<Arc<CallRecord>>,
+    delegates: BTreeMap<Arc<str>, Agent>,
+}
+
+/// Why an agent cannot be made or used: wrong use by the host, refused before any model is asked.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum UseError {
+    /// An option.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// A name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A role.
+    #[error("a role is 1 to 1024 bytes of text, got {0:?}")]
+    Role(String),
+    /// Arguments.
+    #[error("a setter takes exactly one value, got {0}")]
+    SetterArguments(usize),
+    /// Values.
+    #[error("{0}")]
+    Value(String),
+}
+
+impl Agent {
+    /// A new agent of the default runtime (AC-1); `Agent.for(role)` of the contract.
+    pub fn for_role(role: &str, options: Options) -> Result<Self, UseError> {
+        Runtime::default_runtime().map_err(UseError::Option)?.agent(role, options)
+    }
+
+    pub(crate) fn new(runtime: Runtime, settings: Arc<Settings>, role: &str, levels: i32) -> Result<Self, UseError> {
+        if role.trim().is_empty() || role.len() > 1024 {
+            return Err(UseError::Role(role.chars().take(40).collect()));
+        }
+        Ok(Self(Arc::new(Inner {
+            runtime,
+            settings,
+            role: role.into(),
+            context: RuntimeContext::default(),
+            levels,
+            memory: Mutex::default(),
+            gate: tokio::sync::Mutex::new(()),
+        })))
+    }
+
+    /// What the agent is for.
+    pub fn role(&self) -> &Arc<str> {
+        &self.0.role
+    }
+
+    /// What it shares with others.
+    pub fn runtime(&self) -> &Runtime {
+        &self.0.runtime
+    }
+
+    /// The live context map (AC-2).
+    pub fn runtime_context(&self) -> &RuntimeContext {
+        &self.0.context
+    }
+
+    /// Writes entries into the context and returns this agent (AC-2).
+    pub fn remember(&self, entries: Map) -> &Self {
+        self.0.context.extend(entries);
+        self
+    }
+
+    /// A new agent with this one's settings, except where `options` says otherwise (AC-3). One level deeper.
+    pub fn delegate(&self, role: &str, options: Options) -> Result<Self, UseError> {
+        let delegate = self.make(role, options, self.0.levels)?;
+        self.keep_delegate(&delegate);
+        Ok(delegate)
+    }
+
+    /// A delegate or a nested agent, `levels` being what is left at its maker.
+    pub(crate) fn make(&self, role: &str, options: Options, levels: i32) -> Result<Self, UseError> {
+        let unchanged = options.is_empty() && self.0.settings.shared_with_delegates();
+        let own = options.max_delegation_depth;
+        let settings =
+            if unchanged { self.0.settings.clone() } else { Arc::new(self.0.settings.with(options)?) };
+        let below = (levels - 1).max(-1);
+        let levels = own.map_or(below, |own| below.min(i32::try_from(own).unwrap_or(i32::MAX)));
+        Self::new(self.0.runtime.clone(), settings, role, levels)
+    }
+
+    fn keep_delegate(&self, delegate: &Self) {
+        let mut memory = self.0.memory.lock();
+        if memory.delegates.len() < DELEGATES || memory.delegates.contains_key(&delegate.0.role) {
+            memory.delegates.insert(delegate.0.role.clone(), delegate.clone());
+        }
+    }
+
+    /// The delegate last made with this role; makes one when there is none.
+    pub fn tool(&self, name: &str) -> Result<Self, UseError> {
+        let kept = self.0.memory.lock().delegates.get(name).cloned();
+        kept.map_or_else(|| self.delegate(name, Options::default()), Ok)
+    }
+
+    /// Whether the name is a setter or is backed by the context (AC-7). Never asks a model.
+    pub fn responds_to(&self, name: &str) -> bool {
+        match dispatch(name) {
+            Ok(Dispatch::Setter(_)) => true,
+            Ok(Dispatch::Dynamic(name)) => dispatch::RESERVED.contains(&name) || self.0.context.contains(name),
+            Err(_) => false,
+        }
+    }
+
+    /// Writes one context key: the setter path, which never asks a model (AC-4).
+    pub fn set(&self, key: &str, value: Value) -> Result<(), UseError> {
+        if !dispatch::is_identifier(key) {
+            return Err(NameError::Setter(key.to_owned()).into());
+        }
+        self.0.context.set(key, value);
+        Ok(())
+    }
+
+    /// A dynamic call (AC-5), or a setter when the name ends in `=`. Runs on this thread and always returns within the
+    /// call's timeout; a failure of the call is an error outcome, and only wrong use is an `Err`.
+    pub fn call(&self, method: &str, args: Vec<Value>, kwargs: Map) -> Result<Outcome, UseError> {
+        self.call_with(method, args, kwargs, &CancelToken::default())
+    }
+
+    /// [`Agent::call`] that ends early, as `interrupted`, when `cancel` is set.
+    pub fn call_with(
+        &self,
+        method: &str,
+        args: Vec<Value>,
+        kwargs: Map,
+        cancel: &CancelToken,
+    ) -> Result<Outcome, UseError> {
+        block_on(self.call_async(method, args, kwargs, cancel.clone()), cancel)
+    }
+
+    /// [`Agent::call`] as a future that may be polled on any executor; dropping it cancels the call.
+    pub async fn call_async(
+        &self,
+        method: &str,
+        mut args: Vec<Value>,
+        kwargs: Map,
+        cancel: CancelToken,
+    ) -> Result<Outcome, UseError> {
+        match dispatch(method)? {
+            Dispatch::Setter(key) => {
+                if args.len() != 1 || !kwargs.is_empty() {
+                    return Err(UseError::SetterArguments(args.len() + kwargs.len()));
+                }
+                let value = args.remove(0);
+                self.set(key, value.clone())?;
+                Ok(Outcome::of_value(value))
+            }
+            Dispatch::Dynamic(method) => Ok(call::root(self, method, args, kwargs, cancel).await),
+        }
+    }
+
+    /// The last ended calls, oldest first.
+    pub fn history(&self) -> Vec<Arc<CallRecord>> {
+        self.0.memory.lock().history.iter().cloned().collect()
+    }
+
+    fn record(&self, record: Arc<CallRecord>) {
+        let mut memory = self.0.memory.lock();
+        if memory.history.len() == HISTORY {
+            memory.history.pop_front();
+        }
+        memory.history.push_back(record);
+    }
+
+    /// Whether two handles are the same agent.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Agent {
+    /// Local and cheap: role and context keys, never a value.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Agent").field("role", &self.0.role).field("context", &self.0.context.keys()).finish()
+    }
+}

@@ -1,0 +1,425 @@
+//! Which model an agent uses: from an option, the environment, the configuration file, or what can work by default.
+//!
+//! Decides by what it is given: the environment comes in as a function, so a test or a host with its own rules is
+//! hermetic. Never connects, never guesses a key, never picks a default that cannot work.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::library::{Library, nearest};
+use super::targets::Targets;
+use super::{Output, Provider, Secret};
+
+/// What a host asks for as `model`.
+#[derive(Clone, Debug, Default)]
+pub enum ModelSpec {
+    /// Nothing: the default of product.md section 6.
+    #[default]
+    Default,
+    /// `provider:name`, or several of them with commas between; see [`PROVIDERS`].
+    Name(String),
+    /// Targets that are tried in turn.
+    Targets(Vec<ModelSpec>),
+    /// A provider that the host made.
+    Provider(Arc<dyn Provider>),
+}
+
+impl From<&str> for ModelSpec {
+    fn from(name: &str) -> Self {
+        Self::Name(name.to_owned())
+    }
+}
+
+impl From<Arc<dyn Provider>> for ModelSpec {
+    fn from(provider: Arc<dyn Provider>) -> Self {
+        Self::Provider(provider)
+    }
+}
+
+/// Looks up an environment variable.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// What goes with the model: the other options that a provider needs.
+#[derive(Clone, Default)]
+pub struct ModelSettings<'a> {
+    /// Option `base_url`: where `openai-compatible` answers, or another address for `openai`.
+    pub base_url: Option<String>,
+    /// Option `api_key`.
+    pub api_key: Option<Secret>,
+    /// Option `api_key_file`: read once, here.
+    pub api_key_file: Option<PathBuf>,
+    /// Option `output`.
+    pub output: Output,
+    /// The model of the configuration file.
+    pub configured: Option<ModelSpec>,
+    /// An environment variable by name; `None` here is an empty environment.
+    pub environment: Option<Environment<'a>>,
+}
+
+impl fmt::Debug for ModelSettings<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ModelSettings")
+            .field("base_url", &self.base_url)
+            .field("api_key", &self.api_key)
+            .field("api_key_file", &self.api_key_file)
+            .field("output", &self.output)
+            .field("configured", &self.configured)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ModelSettings<'_> {
+    /// A variable that is set and not blank.
+    fn variable(&self, name: &str) -> Option<String> {
+        self.environment.and_then(|environment| environment(name)).filter(|value| !value.trim().is_empty())
+    }
+}
+
+/// The model that was chosen, and why.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// The provider.
+    pub provider: Arc<dyn Provider>,
+    /// What decided.
+    pub origin: Origin,
+    /// What the user should know, such as a key that this version cannot use. No secrets.
+    pub notes: Vec<String>,
+}
+
+/// What decided which model is used; `cadenza config` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The option `model`.
+    Option,
+    /// This environment variable.
+    Environment(&'static str),
+    /// The configuration file.
+    ConfigurationFile,
+    /// Nothing was configured: the embedded library.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Option => formatter.write_str("option `model`"),
+            Self::Environment(name) => write!(formatter, "environment variable {name}"),
+            Self::ConfigurationFile => formatter.write_str("configuration file"),
+            Self::Default => formatter.write_str("default"),
+        }
+    }
+}
+
+/// The variable that names a model for everything that does not say otherwise.
+pub const MODEL_VARIABLE: &str = "CADENZA_MODEL";
+
+/// The model that an `OPENAI_API_KEY` alone stands for.
+pub const DEFAULT_OPENAI_MODEL: &str = "gpt-5.1";
+
+/// Keys that choose a default, in order, with their providers.
+const KEYS: [(&str, Kind); 3] =
+    [("ANTHROPIC_API_KEY", Kind::Anthropic), ("OPENAI_API_KEY", Kind::OpenAi), ("GEMINI_API_KEY", Kind::Gemini)];
+
+/// The names that may stand before the colon.
+pub const PROVIDERS: [&str; 8] =
+    ["openai", "openai-compatible", "library", "anthropic", "gemini", "ollama", "llama", "replay"];
+
+/// A provider by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    OpenAi,
+    OpenAiCompatible,
+    Library,
+    Anthropic,
+    Gemini,
+    Ollama,
+    Llama,
+    Replay,
+}
+
+impl Kind {
+    const ALL: [Self; PROVIDERS.len()] = [
+        Self::OpenAi,
+        Self::OpenAiCompatible,
+        Self::Library,
+        Self::Anthropic,
+        Self::Gemini,
+        Self::Ollama,
+        Self::Llama,
+        Self::Replay,
+    ];
+
+    fn as_str(self) -> &'static str {
+        PROVIDERS[self as usize]
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
+    /// Whether this build can reach it.
+    fn works(self) -> bool {
+        match self {
+            Self::Library => true,
+            Self::OpenAi | Self::OpenAiCompatible => cfg!(feature = "http"),
+            Self::Anthropic | Self::Gemini | Self::Ollama | Self::Llama | Self::Replay => false,
+        }
+    }
+}
+
+/// The provider that a spec stands for.
+///
+/// The order of a default is: `CADENZA_MODEL`, the configuration file, the first key in the environment whose provider
+/// this build can reach, the embedded library. Reads a key file; does not connect.
+pub fn resolve(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Resolved, ResolveError> {
+    let mut notes = Vec::new();
+    let (spec, origin) = choose(spec, settings, &mut notes);
+    match one(&spec, settings) {
+        Ok(provider) => Ok(Resolved { provider, origin, notes }),
+        Err(problem) => Err(ResolveError { origin, problem }),
+    }
+}
+
+fn choose(spec: &ModelSpec, settings: &ModelSettings<'_>, notes: &mut Vec<String>) -> (ModelSpec, Origin) {
+    match spec {
+        ModelSpec::Name(_) | ModelSpec::Targets(_) | ModelSpec::Provider(_) => return (spec.clone(), Origin::Option),
+        ModelSpec::Default => {}
+    }
+    if let Some(name) = settings.variable(MODEL_VARIABLE) {
+        return (ModelSpec::Name(name), Origin::Environment(MODEL_VARIABLE));
+    }
+    match &settings.configured {
+        Some(ModelSpec::Default) | None => {}
+        Some(configured) => return (configured.clone(), Origin::ConfigurationFile),
+    }
+    for (variable, kind) in KEYS {
+        if settings.variable(variable).is_none() {
+            continue;
+        }
+        if kind == Kind::OpenAi && kind.works() {
+            return (ModelSpec::Name(format!("openai:{DEFAULT_OPENAI_MODEL}")), Origin::Environment(variable));
+        }
+        notes.push(format!("{variable} is set, but this version cannot use `{}` yet", kind.as_str()));
+    }
+    (ModelSpec::Name("library".into()), Origin::Default)
+}
+
+fn one(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    match spec {
+        ModelSpec::Provider(provider) => Ok(provider.clone()),
+        ModelSpec::Targets(specs) => several(specs, settings),
+        ModelSpec::Name(name) if name.contains(',') => {
+            let specs: Vec<ModelSpec> = name.split(',').map(|name| ModelSpec::Name(name.to_owned())).collect();
+            several(&specs, settings)
+        }
+        ModelSpec::Name(name) => named(name.trim(), settings),
+        // `choose` leaves no default at the top; inside a list there is nothing that it could mean.
+        ModelSpec::Default => Err(ResolveProblem::NoTargets),
+    }
+}
+
+fn several(specs: &[ModelSpec], settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    let mut targets = Vec::with_capacity(specs.len());
+    for spec in specs {
+        targets.push(one(spec, settings)?);
+    }
+    if targets.len() == 1 {
+        return Ok(targets.remove(0));
+    }
+    let attempts = targets.len();
+    Targets::new(targets, attempts).map(|targets| Arc::new(targets) as _).ok_or(ResolveProblem::NoTargets)
+}
+
+fn named(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    let (provider, model) = name.split_once(':').map_or((name, ""), |(provider, model)| (provider, model.trim()));
+    let Some(kind) = Kind::from_name(provider.trim()) else {
+        return Err(ResolveProblem::Unknown { name: short(name), hint: hint(provider.trim()) });
+    };
+    match kind {
+        Kind::Library if model.is_empty() => Ok(Library::embedded()),
+        Kind::Library => Err(ResolveProblem::LibraryHasNoModels { name: short(name) }),
+        Kind::OpenAi | Kind::OpenAiCompatible if !kind.works() => {
+            Err(ResolveProblem::NotBuilt { provider: kind.as_str() })
+        }
+        Kind::OpenAi | Kind::OpenAiCompatible if model.is_empty() => {
+            Err(ResolveProblem::NoModelName { provider: kind.as_str() })
+        }
+        Kind::OpenAi | Kind::OpenAiCompatible => openai(kind, model, settings),
+        Kind::Anthropic | Kind::Gemini | Kind::Ollama | Kind::Llama | Kind::Replay => {
+            Err(ResolveProblem::Later { provider: kind.as_str() })
+        }
+    }
+}
+
+#[cfg(feature = "http")]
+fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    use super::openai::{OPENAI_BASE_URL, OpenAi, OpenAiSettings};
+
+    let official = kind == Kind::OpenAi;
+    // A target of a list says its own address: `openai-compatible:NAME@http://host/v1`.
+    let inline = ["@http://", "@https://"].into_iter().find_map(|mark| model.find(mark));
+    let (model, own_url) = match inline {
+        Some(at) => (&model[..at], Some(model[at + 1..].to_owned())),
+        None => (model, None),
+    };
+    let of_host = own_url.or_else(|| settings.base_url.clone());
+    let of_environment = if of_host.is_none() { settings.variable("OPENAI_BASE_URL") } else { None };
+    // A key from the environment belongs to OpenAI, or to the address that the same environment gives. It is not sent
+    // to any other server.
+    let may_use_variable = official || of_environment.is_some();
+    let base_url = match of_host.or(of_environment) {
+        Some(url) => url,
+        None if official => OPENAI_BASE_URL.to_owned(),
+        None => return Err(ResolveProblem::NoBaseUrl),
+    };
+    let key = key(settings, may_use_variable)?;
+    if official && key.is_none() {
+        return Err(ResolveProblem::NoKey { variable: "OPENAI_API_KEY", provider: kind.as_str() });
+    }
+    let of_openai = |name| official.then(|| settings.variable(name)).flatten();
+    let settings = OpenAiSettings {
+        name: format!("{}:{model}", kind.as_str()),
+        wire_name: model.to_owned(),
+        base_url,
+        key,
+        organization: of_openai("OPENAI_ORG_ID"),
+        project: of_openai("OPENAI_PROJECT_ID"),
+        output: settings.output,
+        official,
+    };
+    let provider = OpenAi::new(settings).map_err(|error| ResolveProblem::Settings { why: error.to_string() })?;
+    Ok(Arc::new(provider))
+}
+
+#[cfg(not(feature = "http"))]
+fn openai(kind: Kind, _model: &str, _settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    Err(ResolveProblem::NotBuilt { provider: kind.as_str() })
+}
+
+/// The key: the option, the file, then the environment.
+#[cfg(feature = "http")]
+fn key(settings: &ModelSettings<'_>, may_use_variable: bool) -> Result<Option<Secret>, ResolveProblem> {
+    if let Some(key) = &settings.api_key {
+        return Ok(Some(key.clone()));
+    }
+    if let Some(path) = &settings.api_key_file {
+        return read_key(path).map(Some);
+    }
+    if !may_use_variable {
+        return Ok(None);
+    }
+    if let Some(key) = settings.variable("OPENAI_API_KEY") {
+        return Ok(Secret::new(&key));
+    }
+    settings.variable("OPENAI_API_KEY_FILE").map(|path| read_key(std::path::Path::new(path.trim()))).transpose()
+}
+
+#[cfg(feature = "http")]
+fn read_key(path: &std::path::Path) -> Result<Secret, ResolveProblem> {
+    let unreadable = |why: String| ResolveProblem::KeyFile { path: path.display().to_string(), why };
+    let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+    Secret::new(&text).ok_or_else(|| unreadable("it is empty".to_owned()))
+}
+
+/// A model's name without its provider, or a provider with a typing mistake.
+fn hint(provider: &str) -> String {
+    let near = nearest(provider, PROVIDERS.into_iter());
+    if near.is_empty() && (provider.starts_with("gpt") || provider.starts_with('o')) {
+        return format!(", did you mean `openai:{}`?", short(provider));
+    }
+    near
+}
+
+/// A name from outside in a message. It is cut, because a key may be pasted in the wrong place.
+fn short(name: &str) -> String {
+    let name = name.trim();
+    let cut = name.floor_char_boundary(60);
+    if cut < name.len() || name.starts_with("sk-") {
+        format!("{}…", &name[..name.floor_char_boundary(6)])
+    } else {
+        name.to_owned()
+    }
+}
+
+/// Why there is no such model, and whose word it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{origin}: {problem}")]
+pub struct ResolveError {
+    /// What named the model.
+    pub origin: Origin,
+    /// What is wrong.
+    pub problem: ResolveProblem,
+}
+
+/// What is wrong with a model's name or settings. No secrets.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveProblem {
+    /// No such provider.
+    #[error("no provider `{name}`{hint} (write `provider:name`; providers: {})", PROVIDERS.join(", "))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The nearest, if near enough.
+        hint: String,
+    },
+    /// Planned, but not there yet.
+    #[error(
+        "`{provider}` is not in this version; use `openai-compatible:NAME` with `base_url=` (most servers and gateways \
+         speak it), `openai:NAME`, or `library`"
+    )]
+    Later {
+        /// The provider.
+        provider: &'static str,
+    },
+    /// Left out of this build.
+    #[error("`{provider}` is not in this build; build with the feature `http`")]
+    NotBuilt {
+        /// The provider.
+        provider: &'static str,
+    },
+    /// A provider without a model.
+    #[error("`{provider}` needs a model's name: `{provider}:NAME`")]
+    NoModelName {
+        /// The provider.
+        provider: &'static str,
+    },
+    /// The library with a model.
+    #[error("`{name}`: the library has no models; write `library`")]
+    LibraryHasNoModels {
+        /// What was asked for.
+        name: String,
+    },
+    /// No address.
+    #[error(
+        "`openai-compatible` needs an address: pass `base_url=\"http://host:port/v1\"`, set OPENAI_BASE_URL, or write \
+         `openai-compatible:NAME@http://host:port/v1`"
+    )]
+    NoBaseUrl,
+    /// No key.
+    #[error("`{provider}` needs a key: set {variable}, or pass `api_key=` or `api_key_file=`")]
+    NoKey {
+        /// The variable that is missing.
+        variable: &'static str,
+        /// The provider.
+        provider: &'static str,
+    },
+    /// A key file that gives no key.
+    #[error("the key file `{path}` cannot be used: {why}")]
+    KeyFile {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A list without targets, or with a target that is not named.
+    #[error("a list of models names each of its models, and at least one")]
+    NoTargets,
+    /// Settings that the provider refuses.
+    #[error("{why}")]
+    Settings {
+        /// What is wrong.
+        why: String,
+    },
+}

@@ -1,0 +1,75 @@
+//! The driver: the one loop that performs what the kernel asks for.
+//!
+//! It stores entries before their effects, reads the clock, and hands everything else to the [`Work`] of the run at
+//! hand. It decides nothing: a verdict that is not in an [`Input`] does not exist.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use crate::adapter;
+use crate::contract::{ContractFactory, ExecutionContract, Manifest, ManifestTool, Millis};
+use crate::kernel::transcript::Transcript;
+use crate::kernel::{Ask, Call, Command, Ended, Environment, Input, Kernel};
+
+/// The model's window that dynamic calls reckon with, in tokens, until a provider says otherwise.
+const CONTEXT_WINDOW: u64 = 131_072;
+
+/// What a run does in the world, one boundary call at a time.
+pub(crate) trait Work: Send {
+    /// Readiness of the provider, or a kept program that makes it unnecessary.
+    fn probe(&mut self) -> Input;
+
+    /// One inference.
+    fn ask<'s>(&'s mut self, ask: Box<Ask>) -> Pin<Box<dyn Future<Output = Input> + Send + 's>>;
+
+    /// One tool call.
+    fn execute(&mut self, call: Call) -> Input;
+}
+
+/// An ended run and everything that was written down of it.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) ended: Box<Ended>,
+    pub(crate) transcript: Arc<Transcript>,
+}
+
+/// Takes a run from PRECHECK to TERMINATE.
+pub(crate) async fn drive(contract: Arc<ExecutionContract>, environment: Arc<Environment>, work: &mut dyn Work) -> Ran {
+    let began = Instant::now();
+    let (mut kernel, mut step) = Kernel::start(contract, environment, Millis(0));
+    let mut transcript = Transcript::new(kernel.header());
+    loop {
+        transcript.extend(std::mem::take(&mut step.entries));
+        let input = match step.command {
+            Command::Probe => work.probe(),
+            Command::Infer(ask) => work.ask(ask).await,
+            Command::Execute(call) => work.execute(call),
+            Command::Finish(ended) => return Ran { ended, transcript: Arc::new(transcript) },
+        };
+        let now = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        step = kernel.step(Millis(now), input);
+    }
+}
+
+/// The factory of dynamic calls.
+pub(crate) fn factory() -> &'static ContractFactory {
+    static FACTORY: OnceLock<ContractFactory> = OnceLock::new();
+    FACTORY.get_or_init(|| ContractFactory {
+        manifest: Arc::new(manifest()),
+        profile: adapter::program_profile(),
+        adapter_version: adapter::VERSION.into(),
+        strict_mode: false,
+        context_window: Some(CONTEXT_WINDOW),
+    })
+}
+
+/// What a run with that model finds around it.
+pub(crate) fn environment(model_fingerprint: &str) -> Arc<Environment> {
+    Arc::new(Environment::new(manifest(), model_fingerprint))
+}
+
+fn manifest() -> Manifest {
+    Manifest::new([ManifestTool::execute_program()])
+}

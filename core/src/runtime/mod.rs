@@ -1,0 +1,210 @@
+//! The runtime: what agents share (settings, programs, executors, ended calls) and the one loop that performs what the
+//! kernel asks for.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use crate::agent::{Agent, UseError};
+use crate::ids::CallId;
+use crate::log::record::CallRecord;
+use crate::program::registry::{Listed, Registry};
+use crate::program::{Executor, Language};
+
+pub(crate) mod driver;
+pub mod options;
+pub mod settings;
+pub mod wait;
+
+use options::{Isolation, OptionError, Options};
+use settings::Settings;
+
+/// Ended calls that a runtime remembers for `calls`.
+const CALLS: usize = 1_000;
+
+/// What agents share. Cheap to clone; clones are the same runtime.
+#[derive(Clone)]
+pub struct Runtime(Arc<Inner>);
+
+struct Inner {
+    name: &'static str,
+    settings: Arc<Settings>,
+    executors: Executors,
+    registry: Registry,
+    calls: Mutex<VecDeque<Arc<CallRecord>>>,
+}
+
+/// Builds a runtime.
+#[derive(Debug, Default)]
+pub struct RuntimeBuilder {
+    name: Option<&'static str>,
+    options: Options,
+}
+
+impl RuntimeBuilder {
+    /// The host's runtime name in log lines; `cadenza-rust` by default.
+    pub fn name(mut self, name: &'static str) -> Self {
+        self.name = Some(name);
+        self
+    }
+
+    /// Options of every agent of this runtime, unless it has its own.
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Resolves the options. Without a model the default order of product.md section 6 decides.
+    pub fn build(self) -> Result<Runtime, OptionError> {
+        let mut options = self.options;
+        let model = options.model.take().unwrap_or_default();
+        let settings = Settings::new(settings::resolve_model(&model, &options)?);
+        (options.base_url, options.api_key, options.api_key_file, options.output) = (None, None, None, None);
+        Ok(Runtime(Arc::new(Inner {
+            name: self.name.unwrap_or("cadenza-rust"),
+            settings: Arc::new(settings.with(options)?),
+            executors: Executors::default(),
+            registry: Registry::default(),
+            calls: Mutex::default(),
+        })))
+    }
+}
+
+impl Runtime {
+    /// A builder with the defaults.
+    pub fn builder() -> RuntimeBuilder {
+        RuntimeBuilder::default()
+    }
+
+    /// The process-wide runtime of agents that name none.
+    pub fn default_runtime() -> Result<Self, OptionError> {
+        static DEFAULT: OnceLock<Runtime> = OnceLock::new();
+        if let Some(runtime) = DEFAULT.get() {
+            return Ok(runtime.clone());
+        }
+        let runtime = Self::builder().build()?;
+        Ok(DEFAULT.get_or_init(|| runtime).clone())
+    }
+
+    /// A new agent with this runtime's settings and `options` over them (AC-1).
+    pub fn agent(&self, role: &str, options: Options) -> Result<Agent, UseError> {
+        let settings =
+            if options.is_empty() { self.0.settings.clone() } else { Arc::new(self.0.settings.with(options)?) };
+        let levels = i32::try_from(settings.max_delegation_depth).unwrap_or(i32::MAX);
+        Agent::new(self.clone(), settings, role, levels)
+    }
+
+    /// The host's runtime name.
+    pub fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    /// The model that answers by default, as logged.
+    pub fn model(&self) -> &Arc<str> {
+        &self.0.settings.model
+    }
+
+    /// The program language by default.
+    pub fn language(&self) -> Language {
+        self.0.settings.language
+    }
+
+    /// Ended calls, oldest first; the last 1,000.
+    pub fn calls(&self) -> Vec<Arc<CallRecord>> {
+        self.0.calls.lock().iter().cloned().collect()
+    }
+
+    /// The ended call with that id, if it is among the last 1,000.
+    pub fn call(&self, id: CallId) -> Option<Arc<CallRecord>> {
+        self.0.calls.lock().iter().rev().find(|record| record.call_id() == id).cloned()
+    }
+
+    /// Kept programs, all or of one role.
+    pub fn programs(&self, role: Option<&str>) -> Vec<Listed> {
+        self.0.registry.list(role)
+    }
+
+    /// The newest kept program of a method.
+    pub fn program(&self, role: &str, method: &str) -> Option<Listed> {
+        self.0
+            .registry
+            .list(Some(role))
+            .into_iter()
+            .filter(|listed| *listed.key.method == *method)
+            .max_by_key(|listed| listed.kept.version)
+    }
+
+    /// Waits, within a bound, until the log is out.
+    pub fn flush(&self) {
+        if let Some(log) = &self.0.settings.log {
+            log.flush();
+        }
+    }
+
+    /// Log lines that were lost since the start.
+    pub fn dropped_log_lines(&self) -> u64 {
+        self.0.settings.log.as_ref().map_or(0, |log| log.dropped())
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+
+    pub(crate) fn executor(&self, language: Language, isolation: Isolation) -> Option<&dyn Executor> {
+        self.0.executors.get(language, isolation)
+    }
+
+    pub(crate) fn record(&self, record: Arc<CallRecord>) {
+        let mut calls = self.0.calls.lock();
+        let oldest = if calls.len() == CALLS { calls.pop_front() } else { None };
+        calls.push_back(record);
+        drop(calls);
+        // Freed outside the lock: a record may hold large values.
+        drop(oldest);
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Runtime")
+            .field("name", &self.0.name)
+            .field("model", &self.0.settings.model)
+            .field("language", &self.0.settings.language)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The executors of one runtime, made when first used.
+#[derive(Default)]
+struct Executors {
+    #[cfg(feature = "lua")]
+    lua: [OnceLock<crate::program::lua::LuaExecutor>; 2],
+    #[cfg(feature = "rhai")]
+    rhai: OnceLock<crate::program::rhai::RhaiExecutor>,
+}
+
+impl Executors {
+    /// `None` when the language was left out of this build.
+    fn get(&self, language: Language, isolation: Isolation) -> Option<&dyn Executor> {
+        match language {
+            #[cfg(feature = "lua")]
+            Language::Lua => {
+                let executor = self.lua[isolation as usize]
+                    .get_or_init(|| crate::program::lua::LuaExecutor::with_isolation(isolation));
+                Some(executor as &dyn Executor)
+            }
+            #[cfg(feature = "rhai")]
+            Language::Rhai => {
+                let _ = isolation;
+                let executor = self.rhai.get_or_init(crate::program::rhai::RhaiExecutor::new);
+                Some(executor as &dyn Executor)
+            }
+            #[cfg(not(all(feature = "lua", feature = "rhai")))]
+            #[allow(unreachable_patterns)]
+            Language::Lua | Language::Rhai => None,
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Settings: resolved options. Immutable and shared: a delegate without options of its own shares its parent's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::contract::ExecutionContract;
+use crate::contract::delegation::DelegationContract;
+use crate::ids::Digest;
+use crate::kernel::Environment;
+use crate::log::{self, BackgroundLog, LogSink};
+use crate::program::{Language, Limits};
+use crate::prompt::ToolDocs;
+use crate::provider::{self, ModelSettings, ModelSpec, Provider};
+use crate::runtime::driver;
+use crate::runtime::options::{Isolation, LogOption, OptionError, Options, Reuse};
+use crate::tools::ToolSet;
+
+/// What an agent works with. Private to the runtime's own crate: users set [`Options`].
+#[derive(Debug)]
+pub struct Settings {
+    pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) model: Arc<str>,
+    pub(crate) language: Language,
+    pub(crate) log: Option<Arc<dyn LogSink>>,
+    pub(crate) logging: bool,
+    pub(crate) debug: bool,
+    pub(crate) max_generation_attempts: u32,
+    pub(crate) execution_repairs: u32,
+    pub(crate) provider_timeout: Duration,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) isolation: Isolation,
+    pub(crate) call_timeout: Duration,
+    pub(crate) max_delegation_depth: u32,
+    pub(crate) max_calls: u32,
+    pub(crate) max_tokens: Option<u64>,
+    pub(crate) delegation: Arc<DelegationContract>,
+    pub(crate) tools: Arc<ToolSet>,
+    pub(crate) tool_docs: Arc<ToolDocs>,
+    pub(crate) reuse: Reuse,
+    pub(crate) namespace: Arc<str>,
+    /// Delegation contract and tools together: the contract part of the reuse key.
+    pub(crate) contract_fingerprint: Digest,
+    /// What every run finds around it.
+    pub(crate) environment: Arc<Environment>,
+    /// The contract of a root call, sealed once: it depends on nothing but these settings.
+    pub(crate) root_contract: Mutex<Option<Arc<ExecutionContract>>>,
+}
+
+impl Settings {
+    /// The defaults of product.md section 2 around one model.
+    pub(crate) fn new(provider: Arc<dyn Provider>) -> Self {
+        let delegation = Arc::new(DelegationContract::default());
+        let tools = Arc::new(ToolSet::default());
+        Self {
+            model: provider.model().into(),
+            environment: driver::environment(provider.fingerprint()),
+            provider,
+            language: Language::Lua,
+            log: None,
+            logging: true,
+            debug: false,
+            max_generation_attempts: 2,
+            execution_repairs: 1,
+            provider_timeout: Duration::from_secs(120),
+            limits: Arc::new(Limits::default()),
+            isolation: Isolation::Shared,
+            call_timeout: Duration::from_secs(300),
+            max_delegation_depth: 8,
+            max_calls: 256,
+            max_tokens: None,
+            contract_fingerprint: fingerprint(&delegation, &tools),
+            tool_docs: Arc::new(tool_docs(&tools)),
+            delegation,
+            tools,
+            reuse: Reuse::Auto,
+            namespace: "default".into(),
+            root_contract: Mutex::new(None),
+        }
+    }
+
+    /// These settings with `options` laid over them. The delegation contract is not inherited: it belongs to one
+    /// delegation, so without one in `options` the result has none.
+    pub(crate) fn with(&self, options: Options) -> Result<Self, OptionError> {
+        let mut limits = (*self.limits).clone();
+        limits.cpu_time = options.program_timeout.unwrap_or(limits.cpu_time);
+        limits.max_instructions = options.max_instructions.unwrap_or(limits.max_instructions);
+        limits.max_memory_bytes = options.max_memory_bytes.unwrap_or(limits.max_memory_bytes);
+        let provider = resolve(&options)?.unwrap_or_else(|| self.provider.clone());
+        let (tools, tool_docs) = match options.tools {
+            None => (self.tools.clone(), self.tool_docs.clone()),
+            Some(tools) => {
+                let tools = ToolSet::new(tools);
+                let docs = tool_docs(&tools);
+                (Arc::new(tools), Arc::new(docs))
+            }
+        };
+        let delegation = options.contract.unwrap_or_default();
+        Ok(Self {
+            model: provider.model().into(),
+            environment: driver::environment(provider.fingerprint()),
+            provider,
+            language: options.language.unwrap_or(self.language),
+            log: match options.log {
+                None => self.log.clone(),
+                Some(LogOption::Off) => None,
+                Some(LogOption::DefaultPath) => Some(BackgroundLog::shared(&log::default_path())),
+                Some(LogOption::Path(path)) => Some(BackgroundLog::shared(&path)),
+                Some(LogOption::Sink(sink)) => Some(sink),
+            },
+            logging: options.logging.unwrap_or(self.logging),
+            debug: options.debug.unwrap_or(self.debug),
+            max_generation_attempts: options.max_generation_attempts.unwrap_or(self.max_generation_attempts),
+            execution_repairs: options.execution_repairs.unwrap_or(self.execution_repairs),
+            provider_timeout: options.provider_timeout.unwrap_or(self.provider_timeout),
+            limits: if limits == *self.limits { self.limits.clone() } else { Arc::new(limits) },
+            isolation: options.isolation.unwrap_or(self.isolation),
+            call_timeout: options.call_timeout.unwrap_or(self.call_timeout),
+            max_delegation_depth: options.max_delegation_depth.unwrap_or(self.max_delegation_depth),
+            max_calls: options.max_calls.unwrap_or(self.max_calls),
+            max_tokens: options.max_tokens.unwrap_or(self.max_tokens),
+            contract_fingerprint: fingerprint(&delegation, &tools),
+            delegation,
+            tools,
+            tool_docs,
+            reuse: options.reuse.unwrap_or(self.reuse),
+            namespace: options.namespace.unwrap_or_else(|| self.namespace.clone()),
+            root_contract: Mutex::new(None),
+        })
+    }
+
+    /// Whether a delegate of an agent with these settings can share them as they are.
+    pub(crate) fn shared_with_delegates(&self) -> bool {
+        self.delegation.fingerprint() == DelegationContract::default().fingerprint()
+    }
+}
+
+/// The provider that the options name; `None` when they name none.
+fn resolve(options: &Options) -> Result<Option<Arc<dyn Provider>>, OptionError> {
+    let invalid = |name, message: String| OptionError::Invalid { name, message };
+    let Some(model) = &options.model else {
+        let companions =
+            [("base_url", options.base_url.is_some()), ("api_key", options.api_key.is_some()), ("api_key_file", options.api_key_file.is_some()), ("output", options.output.is_some())];
+        return match companions.into_iter().find(|(_, given)| *given) {
+            Some((name, _)) => Err(invalid(name, "goes together with `model`, such as \"openai-compatible:NAME\"".into())),
+            None => Ok(None),
+        };
+    };
+    resolve_model(model, options).map(Some)
+}
+
+/// The provider of a model, with the process's environment.
+pub(crate) fn resolve_model(model: &ModelSpec, options: &Options) -> Result<Arc<dyn Provider>, OptionError> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let settings = ModelSettings {
+        base_url: options.base_url.clone(),
+        api_key: options.api_key.clone(),
+        api_key_file: options.api_key_file.clone(),
+        output: options.output.unwrap_or_default(),
+        configured: None,
+        environment: Some(&environment),
+    };
+    provider::resolve(model, &settings)
+        .map(|resolved| resolved.provider)
+        .map_err(|error| OptionError::Invalid { name: "model", message: error.to_string() })
+}
+
+fn fingerprint(delegation: &DelegationContract, tools: &ToolSet) -> Digest {
+    let mut bytes = [0; 64];
+    bytes[..32].copy_from_slice(&delegation.fingerprint().0);
+    bytes[32..].copy_from_slice(&tools.fingerprint().0);
+    Digest::of_bytes(&bytes)
+}
+
+fn tool_docs(tools: &ToolSet) -> ToolDocs {
+    ToolDocs::new(tools.iter().map(|tool| (&**tool.name(), &**tool.description(), tool.parameters())))
+}

@@ -1,0 +1,182 @@
+//! Host tools: functions of the host that programs may call, each with a JSON Schema for its arguments.
+//!
+//! A tool sees only its arguments. Calls are validated here, bounded and recorded by the caller; which agent may call
+//! which tool is decided by the agent's [`ToolSet`], inherited by its delegates.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::canonical;
+use crate::ids::Digest;
+use crate::value::{Map, Value};
+
+/// What a tool does: arguments object in, value or message out.
+type Handler = Box<dyn Fn(Map) -> Result<Value, String> + Send + Sync>;
+
+/// One host tool. Immutable.
+pub struct Tool {
+    name: Arc<str>,
+    description: Arc<str>,
+    parameters: Value,
+    validator: jsonschema::Validator,
+    handler: Handler,
+}
+
+/// Why a tool cannot be registered.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ToolError {
+    /// Names are what models and wire formats accept.
+    #[error("tool name {0:?} is refused: use 1 to 64 letters, digits, `_` or `-`, beginning with a letter or `_`")]
+    Name(String),
+    /// The schema does not compile.
+    #[error("the parameters of tool {name:?} are not a JSON Schema: {message}")]
+    Schema {
+        /// Which tool.
+        name: String,
+        /// The schema compiler's words.
+        message: String,
+    },
+}
+
+impl Tool {
+    /// A tool with a JSON Schema for its arguments object.
+    pub fn new(
+        name: &str,
+        description: &str,
+        parameters: Value,
+        handler: impl Fn(Map) -> Result<Value, String> + Send + Sync + 'static,
+    ) -> Result<Self, ToolError> {
+        if !is_tool_name(name) {
+            return Err(ToolError::Name(name.to_owned()));
+        }
+        let refused = |message: String| ToolError::Schema { name: name.to_owned(), message };
+        let schema = serde_json::to_value(&parameters).map_err(|error| refused(error.to_string()))?;
+        let validator = jsonschema::validator_for(&schema).map_err(|error| refused(error.to_string()))?;
+        Ok(Self {
+            name: name.into(),
+            description: description.into(),
+            parameters,
+            validator,
+            handler: Box::new(handler),
+        })
+    }
+
+    /// The name programs use: `tools.<name>`.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// What it does, as the model reads it.
+    pub fn description(&self) -> &Arc<str> {
+        &self.description
+    }
+
+    /// JSON Schema of the arguments object.
+    pub fn parameters(&self) -> &Value {
+        &self.parameters
+    }
+
+    /// Validates and calls. A panic in the handler is an error, not the end of the process.
+    pub fn call(&self, arguments: Map) -> Result<Value, String> {
+        let instance = serde_json::to_value(&arguments).map_err(|error| error.to_string())?;
+        if let Some(error) = self.validator.iter_errors(&instance).next() {
+            return Err(format!("arguments of tool {} at {:?}: {error}", self.name, error.instance_path().to_string()));
+        }
+        catch_unwind(AssertUnwindSafe(|| (self.handler)(arguments)))
+            .unwrap_or_else(|_| Err(format!("tool {} panicked", self.name)))
+    }
+}
+
+impl fmt::Debug for Tool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Tool({})", self.name)
+    }
+}
+
+/// Whether wire formats and both program languages accept the name.
+pub fn is_tool_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    name.len() <= 64
+        && bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+}
+
+/// The tools that one agent and its delegates may call, by name, with one fingerprint over their schemas.
+#[derive(Clone, Debug)]
+pub struct ToolSet {
+    tools: BTreeMap<Arc<str>, Arc<Tool>>,
+    fingerprint: Digest,
+}
+
+impl ToolSet {
+    /// The set of these tools; a later one replaces an earlier one of the same name.
+    pub fn new(tools: impl IntoIterator<Item = Arc<Tool>>) -> Self {
+        let tools: BTreeMap<_, _> = tools.into_iter().map(|tool| (tool.name.clone(), tool)).collect();
+        let described = tools
+            .values()
+            .map(|tool| Value::List(vec![(&*tool.name).into(), tool.parameters.clone()]))
+            .collect::<Vec<_>>();
+        let fingerprint = canonical::hash(&Value::List(described));
+        Self { tools, fingerprint }
+    }
+
+    /// The tool with that name.
+    pub fn get(&self, name: &str) -> Option<&Arc<Tool>> {
+        self.tools.get(name)
+    }
+
+    /// All tools, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Tool>> {
+        self.tools.values()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tools.is_empty()
+    }
+
+    /// Equal for equal names and schemas; part of the reuse key.
+    pub fn fingerprint(&self) -> Digest {
+        self.fingerprint
+    }
+}
+
+impl Default for ToolSet {
+    fn default() -> Self {
+        Self::new([])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema() -> Value {
+        Value::from_json(r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#).unwrap()
+    }
+
+    #[test]
+    fn arguments_are_validated_before_the_handler_runs() {
+        let tool = Tool::new("double", "", schema(), |arguments| {
+            Ok(Value::Int(arguments["n"].as_int().unwrap_or_default() * 2))
+        })
+        .unwrap();
+        assert_eq!(tool.call(Map::from([("n".into(), 4.into())])), Ok(8.into()));
+        assert!(tool.call(Map::new()).unwrap_err().contains("\"n\" is a required property"));
+    }
+
+    #[test]
+    fn a_panicking_handler_is_an_error() {
+        let tool = Tool::new("boom", "", Value::Map(Map::new()), |_| panic!("no")).unwrap();
+        assert_eq!(tool.call(Map::new()), Err("tool boom panicked".into()));
+    }
+
+    #[test]
+    fn bad_names_and_schemas_are_refused() {
+        assert!(matches!(Tool::new("a b", "", schema(), |_| Ok(Value::Null)), Err(ToolError::Name(_))));
+        let bad = Value::from_json(r#"{"type": 7}"#).unwrap();
+        assert!(matches!(Tool::new("a", "", bad, |_| Ok(Value::Null)), Err(ToolError::Schema { .. })));
+    }
+}

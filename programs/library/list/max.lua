@@ -1,0 +1,15 @@
+-- max(list): the largest of all numbers, or of all texts.
+local list = args[1]
+if type(list) ~= "table" or #list == 0 then
+    return Outcome.error{ error_type = "invalid_argument", error_message = "max needs a list of one item or more" }
+end
+local largest = list[1]
+for _, item in ipairs(list) do
+    if type(item) ~= type(largest) or (type(item) ~= "number" and type(item) ~= "string") then
+        return Outcome.error{ error_type = "invalid_argument", error_message = "max needs all numbers or all texts" }
+    end
+    if item > largest then
+        largest = item
+    end
+end
+return largest

@@ -1,0 +1,15 @@
+-- min(list): the smallest of all numbers, or of all texts.
+local list = args[1]
+if type(list) ~= "table" or #list == 0 then
+    return Outcome.error{ error_type = "invalid_argument", error_message = "min needs a list of one item or more" }
+end
+local smallest = list[1]
+for _, item in ipairs(list) do
+    if type(item) ~= type(smallest) or (type(item) ~= "number" and type(item) ~= "string") then
+        return Outcome.error{ error_type = "invalid_argument", error_message = "min needs all numbers or all texts" }
+    end
+    if item < smallest then
+        smallest = item
+    end
+end
+return smallest

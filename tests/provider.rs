@@ -1,0 +1,938 @@
+//! Providers through their public face: the scripted model, real HTTP against a local server, lists of targets, and
+//! how a model is chosen. Everything is polled by a plain `block_on` on a thread without a runtime.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use cadenza_core::cancel::CancelToken;
+use cadenza_core::message::{AgentMessage, MessageRole, RejectionCode, ToolInvocation};
+use cadenza_core::outcome::ProgramSource;
+use cadenza_core::program::Language;
+use cadenza_core::prompt;
+use cadenza_core::provider::openai::{OpenAi, OpenAiSettings};
+use cadenza_core::provider::resolve::ResolveProblem;
+use cadenza_core::provider::scripted::{Plan, PlanError, PlanItem, Played};
+use cadenza_core::provider::targets::Targets;
+use cadenza_core::provider::{
+    ModelReply, ModelRequest, ModelSettings, ModelSpec, Origin, Output, Provider, ProviderError, ProviderErrorClass,
+    Scripted, Secret, ToolSpec, resolve,
+};
+use cadenza_core::value::{Map, Value};
+use serde_json::{Value as Json, json};
+
+#[path = "support/wire_server.rs"]
+#[allow(dead_code, reason = "shared with an example that uses less of it")]
+mod wire_server;
+
+use wire_server::{Answer, WireServer, fixtures};
+
+const KEY: &str = "sk-test-0123456789abcdef";
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The smallest executor there is: what a provider must be content with. Fails a test that waits for a minute.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let start = Instant::now();
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing woke the waiter");
+        thread::park_timeout(Duration::from_secs(60));
+    }
+}
+
+/// Polls many futures on this one thread until all are done.
+fn join_all<T>(futures: Vec<Pin<Box<dyn Future<Output = T> + Send + '_>>>) -> Vec<T> {
+    let mut futures: Vec<_> = futures.into_iter().map(Some).collect();
+    let mut done: Vec<Option<T>> = futures.iter().map(|_| None).collect();
+    block_on(std::future::poll_fn(|context| {
+        for (slot, out) in futures.iter_mut().zip(&mut done) {
+            if let Some(future) = slot
+                && let Poll::Ready(value) = future.as_mut().poll(context)
+            {
+                (*slot, *out) = (None, Some(value));
+            }
+        }
+        if futures.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    done.into_iter().map(Option::unwrap).collect()
+}
+
+fn request(role: &str, method: &str) -> ModelRequest {
+    let (kwargs, context) = (Map::new(), Map::new());
+    let tools = prompt::ToolDocs::default();
+    let made = prompt::build(&prompt::PromptInput {
+        role,
+        method,
+        args: &[],
+        kwargs: &kwargs,
+        language: Language::Lua,
+        contract: prompt::PromptContract::default(),
+        context: &context,
+        history: &[],
+        tools: &tools,
+    });
+    ModelRequest {
+        role: role.into(),
+        method: method.into(),
+        args: [].into(),
+        kwargs: Arc::default(),
+        language: Language::Lua,
+        system_prompt: made.system,
+        user_prompt: made.user,
+        messages: Vec::new(),
+        tools: [ToolSpec {
+            name: "execute_program".into(),
+            description: prompt::EXECUTE_PROGRAM_DESCRIPTION.into(),
+            parameters: prompt::execute_program_parameters(Language::Lua),
+        }]
+        .into(),
+        attempt: 1,
+        timeout: Duration::from_secs(10),
+        max_output_tokens: None,
+    }
+}
+
+fn complete(provider: &dyn Provider, request: &ModelRequest) -> Result<ModelReply, ProviderError> {
+    block_on(provider.complete(request, &CancelToken::default()))
+}
+
+fn settings(base_url: &str) -> OpenAiSettings {
+    OpenAiSettings {
+        name: "openai:test".into(),
+        wire_name: "test".into(),
+        base_url: base_url.into(),
+        key: Secret::new(KEY),
+        organization: None,
+        project: None,
+        output: Output::Tool,
+        official: true,
+    }
+}
+
+fn openai(base_url: &str) -> OpenAi {
+    OpenAi::new(settings(base_url)).unwrap()
+}
+
+fn ask(server: &WireServer) -> Result<ModelReply, ProviderError> {
+    complete(&openai(&server.base_url()), &request("calculator", "add"))
+}
+
+mod scripted {
+    use super::*;
+
+    fn catalogue(id: &str) -> Option<PlanItem> {
+        match id {
+            "nil" => Some(PlanItem::Null),
+            "blank" => Some(PlanItem::Blank),
+            "return_42" => {
+                let texts = [(Language::Lua, "return 42"), (Language::Rhai, "return 42;")];
+                Some(PlanItem::Program(texts.map(|(language, text)| (language, text.into())).into()))
+            }
+            "lua_only" => Some(PlanItem::Program(BTreeMap::from([(Language::Lua, "return 1".into())]))),
+            _unknown => None,
+        }
+    }
+
+    #[test]
+    fn a_plan_is_played_in_sequence_and_its_last_id_repeats() {
+        let plan = Plan::from_ids([("add", vec!["nil", "blank", "return_42"])], catalogue).unwrap();
+        let model = Scripted::plan(plan);
+        let add = request("calculator", "add");
+        let texts: Vec<_> = (0..4).map(|_| complete(&model, &add).unwrap().content).collect();
+        assert_eq!(texts[0], None);
+        assert!(texts[1].as_deref().is_some_and(|text| text.trim().is_empty()));
+        assert_eq!(texts[2..], [Some("return 42".to_owned()), Some("return 42".to_owned())]);
+        assert_eq!((model.requests(), model.requests_for("add")), (4, 4));
+        assert_eq!(model.overruns(), ["add"]);
+        assert_eq!(model.model(), "scripted");
+    }
+
+    #[test]
+    fn a_plan_ignores_the_role_and_follows_the_language() {
+        let model = Scripted::plan(Plan::from_ids([("add", vec!["return_42"])], catalogue).unwrap());
+        let rhai = ModelRequest { language: Language::Rhai, ..request("anyone", "add") };
+        assert_eq!(complete(&model, &rhai).unwrap().content.unwrap(), "return 42;");
+    }
+
+    /// AC-9: a method missing from an existing plan is a provider failure that names it; it counts all the same.
+    #[test]
+    fn ac_9_a_method_outside_the_plan_is_a_provider_failure() {
+        let plan = Plan::from_ids([("add", vec!["return_42"]), ("one", vec!["lua_only"])], catalogue).unwrap();
+        let model = Scripted::plan(plan);
+        let error = complete(&model, &request("calculator", "divide")).unwrap_err();
+        assert_eq!(error.class, ProviderErrorClass::Failed);
+        assert!(error.message.contains("`divide`") && error.message.contains("add, one"), "{error}");
+        let rhai = ModelRequest { language: Language::Rhai, ..request("calculator", "one") };
+        assert!(complete(&model, &rhai).unwrap_err().message.contains("`lua_only` has no rhai text"));
+        assert_eq!((model.requests(), model.requests_for("divide")), (2, 1));
+        assert!(model.overruns().is_empty());
+    }
+
+    #[test]
+    fn an_unknown_id_is_an_error_of_the_plan() {
+        let unknown = Plan::from_ids([("add", vec!["no_such"])], catalogue).unwrap_err();
+        assert_eq!(unknown, PlanError::UnknownId { method: "add".into(), id: "no_such".into() });
+        assert!(matches!(Plan::from_ids([("add", vec![])], catalogue), Err(PlanError::EmptySequence { .. })));
+    }
+
+    #[test]
+    fn without_a_plan_behaviour_follows_role_and_method() {
+        let model = Scripted::by_call();
+        assert!(model.behave("calculator", "add", Played::Program("return 1".into())));
+        assert!(model.behave("calculator", "fail", Played::Fail("out of order".into())));
+        assert_eq!(complete(&model, &request("calculator", "add")).unwrap().content.unwrap(), "return 1");
+        assert_eq!(complete(&model, &request("calculator", "fail")).unwrap_err().message, "out of order");
+        assert!(complete(&model, &request("tutor", "add")).unwrap_err().message.contains("role `tutor`"));
+        assert!(!Scripted::plan(Plan::new()).behave("calculator", "add", Played::Null));
+        assert_eq!(complete(&Scripted::always(Played::Null), &request("a", "b")).unwrap(), ModelReply::default());
+    }
+
+    #[test]
+    fn a_closure_answers() {
+        let model = Scripted::respond(|request| {
+            Ok(ModelReply::call("1", "execute_program", format!("{{\"code\":\"return {}\"}}", request.attempt)))
+        })
+        .named("mine");
+        let reply = complete(&model, &request("a", "b")).unwrap();
+        assert_eq!(reply.tool_calls[0].arguments, r#"{"code":"return 1"}"#);
+        assert_eq!(model.model(), "mine");
+    }
+
+    /// AC-14: it really waits, gives up by itself within the timeout, and at once when cancelled.
+    #[test]
+    fn ac_14_a_block_ends_with_the_timeout_or_the_cancel() {
+        let model = Scripted::always(Played::Block);
+        let short = ModelRequest { timeout: Duration::from_millis(50), ..request("a", "b") };
+        let start = Instant::now();
+        assert_eq!(complete(&model, &short).unwrap_err().class, ProviderErrorClass::Timeout);
+        assert!((50..1_000).contains(&start.elapsed().as_millis()));
+
+        let cancel = CancelToken::default();
+        let stopper = cancel.clone();
+        let stop = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(30));
+            stopper.cancel();
+        });
+        let start = Instant::now();
+        let error = block_on(model.complete(&request("a", "b"), &cancel)).unwrap_err();
+        assert_eq!(error.class, ProviderErrorClass::Cancelled);
+        assert!(start.elapsed() < Duration::from_millis(1_000));
+        stop.join().unwrap();
+    }
+
+    /// EC-T1.1: a token that asks its host is asked while a request waits, on the thread that waits.
+    #[test]
+    fn ec_t1_1_the_host_is_asked_while_a_request_waits() {
+        let me = thread::current().id();
+        let start = Instant::now();
+        let cancel = CancelToken::with_poll(move || {
+            assert_eq!(thread::current().id(), me);
+            start.elapsed() > Duration::from_millis(60)
+        });
+        let model = Scripted::always(Played::Block);
+        let error = block_on(model.complete(&request("a", "b"), &cancel)).unwrap_err();
+        assert_eq!(error.class, ProviderErrorClass::Cancelled);
+        assert!(start.elapsed() < Duration::from_millis(1_000));
+    }
+
+    #[test]
+    fn an_instant_answer_is_cheap() {
+        let model = Scripted::program("return 1");
+        let add = request("a", "b");
+        let cheapest = (0..200)
+            .map(|_| {
+                let start = Instant::now();
+                complete(&model, &add).unwrap();
+                start.elapsed()
+            })
+            .min()
+            .unwrap();
+        assert!(cheapest < Duration::from_micros(50), "{cheapest:?}");
+    }
+}
+
+mod wire {
+    use super::*;
+
+    #[test]
+    fn a_program_comes_back_as_a_forced_tool_call() {
+        let server =
+            WireServer::start(Some(KEY), |seen| Answer::Program(format!("return {:?}", seen.method().unwrap())));
+        let mut settings = settings(&server.base_url());
+        settings.organization = Some("org-1".into());
+        let provider = OpenAi::new(settings).unwrap();
+        let request = ModelRequest { max_output_tokens: Some(900), ..request("calculator", "add") };
+        let reply = complete(&provider, &request).unwrap();
+
+        assert_eq!(reply.content, None);
+        assert_eq!(reply.tool_calls[0].name, "execute_program");
+        let arguments: Json = serde_json::from_str(&reply.tool_calls[0].arguments).unwrap();
+        assert_eq!(arguments, json!({"code": "return \"add\"", "language": "lua"}));
+        assert_eq!(reply.stop_reason.as_deref(), Some("tool_calls"));
+        assert_eq!(reply.model.as_deref(), Some("test-2026-10-01"));
+        assert!(reply.usage.is_some_and(|usage| usage.input > 100 && usage.output > 0 && usage.cached == 16));
+        assert_eq!(reply.source, None);
+
+        let seen = &server.seen()[0];
+        assert_eq!(seen.headers["authorization"], format!("Bearer {KEY}"));
+        assert_eq!(seen.headers["openai-organization"], "org-1");
+        assert_eq!(seen.body["model"], "test");
+        assert_eq!(seen.body["messages"][0], json!({"role": "system", "content": &*request.system_prompt}));
+        assert_eq!(seen.body["messages"][1], json!({"role": "user", "content": &*request.user_prompt}));
+        assert_eq!(seen.body["tool_choice"], json!({"type": "function", "function": {"name": "execute_program"}}));
+        assert_eq!(seen.body["tools"][0]["function"]["parameters"]["required"], json!(["code", "language"]));
+        assert_eq!(seen.body["max_completion_tokens"], 900);
+    }
+
+    #[test]
+    fn structured_output_comes_back_as_the_same_call() {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let provider =
+            OpenAi::new(OpenAiSettings { output: Output::JsonSchema, official: false, ..settings(&server.base_url()) })
+                .unwrap();
+        let request = ModelRequest { max_output_tokens: Some(9), ..request("calculator", "add") };
+        let reply = complete(&provider, &request).unwrap();
+        assert_eq!(reply.content, None);
+        assert_eq!(reply.tool_calls[0].name, "execute_program");
+        assert_eq!(reply.tool_calls[0].arguments, r#"{"code":"return 1","language":"lua"}"#);
+        let body = &server.seen()[0].body;
+        assert_eq!(body["response_format"]["json_schema"]["name"], "execute_program");
+        assert_eq!(body["response_format"]["json_schema"]["strict"], true);
+        assert!(body.get("tools").is_none() && body["max_tokens"] == 9);
+    }
+
+    #[test]
+    fn plain_text_comes_back_as_text() {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let provider = OpenAi::new(OpenAiSettings { output: Output::Text, ..settings(&server.base_url()) }).unwrap();
+        let reply = complete(&provider, &request("calculator", "add")).unwrap();
+        assert_eq!((reply.content.as_deref(), reply.tool_calls.len()), (Some("return 1"), 0));
+        let body = &server.seen()[0].body;
+        assert!(body.get("tools").is_none() && body.get("tool_choice").is_none());
+    }
+
+    /// EC-T4.8: a synthesis offers no tools.
+    #[test]
+    fn ec_t4_8_no_tools_are_offered_when_there_are_none() {
+        let server = WireServer::always(Answer::Program("done".into()));
+        for output in Output::ALL {
+            let provider = OpenAi::new(OpenAiSettings { output, ..settings(&server.base_url()) }).unwrap();
+            let synthesis = ModelRequest { tools: [].into(), ..request("a", "b") };
+            assert_eq!(complete(&provider, &synthesis).unwrap().content.as_deref(), Some("done"));
+        }
+        for seen in server.seen() {
+            assert!(["tools", "tool_choice", "response_format"].iter().all(|name| seen.body.get(name).is_none()));
+        }
+    }
+
+    /// EC-R6: what goes out after a rejected reply is the feedback, without the reply as assistant text.
+    #[test]
+    fn ec_r6_feedback_goes_out_as_a_user_message() {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let feedback = prompt::rejected(RejectionCode::Syntax, "line 1: oops", Language::Lua);
+        let again = ModelRequest { messages: vec![feedback], attempt: 2, ..request("a", "b") };
+        complete(&openai(&server.base_url()), &again).unwrap();
+        let messages = server.seen()[0].body["messages"].as_array().unwrap().clone();
+        let roles: Vec<_> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+        assert_eq!(roles, ["system", "user", "user"]);
+        assert!(messages[2]["content"].as_str().unwrap().contains("line 1: oops"));
+    }
+
+    /// EC-S12: a conversation keeps its order and ids on the wire.
+    #[test]
+    fn ec_s12_observations_follow_their_calls() {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let call = ToolInvocation {
+            id: "s1.0".into(),
+            name: "execute_program".into(),
+            arguments: Map::from([("code".into(), "return 1".into())]),
+            source_model: "test".into(),
+            raw_payload: None,
+        };
+        let messages = vec![
+            AgentMessage {
+                role: MessageRole::Assistant,
+                content: String::new(),
+                tool_calls: vec![call],
+                tool_call_id: None,
+            },
+            AgentMessage {
+                role: MessageRole::Tool,
+                content: "1".into(),
+                tool_calls: Vec::new(),
+                tool_call_id: Some("s1.0".into()),
+            },
+        ];
+        complete(&openai(&server.base_url()), &ModelRequest { messages, ..request("a", "b") }).unwrap();
+        let body = &server.seen()[0].body;
+        let wire = json!({"id": "s1.0", "type": "function",
+            "function": {"name": "execute_program", "arguments": "{\"code\":\"return 1\"}"}});
+        assert_eq!(body["messages"][2], json!({"role": "assistant", "content": null, "tool_calls": [wire]}));
+        assert_eq!(body["messages"][3], json!({"role": "tool", "tool_call_id": "s1.0", "content": "1"}));
+    }
+
+    #[test]
+    fn unusual_replies_are_mapped_as_they_came() {
+        let reply = |message: Json, finish| ask(&WireServer::always(Answer::Message(message, finish))).unwrap();
+        let parts = json!({"content": [{"type": "text", "text": "return "}, {"type": "text", "text": "1"}]});
+        assert_eq!(reply(parts, "stop").content.as_deref(), Some("return 1"));
+        let object = json!({"tool_calls": [{"function": {"name": "execute_program", "arguments": {"code": "x"}}}]});
+        let call = reply(object, "tool_calls").tool_calls.remove(0);
+        assert_eq!((call.id.as_str(), call.arguments.as_str()), ("", r#"{"code":"x"}"#));
+        let legacy = json!({"content": null, "function_call": {"name": "f", "arguments": "{"}});
+        assert_eq!(reply(legacy, "function_call").tool_calls[0].arguments, "{");
+        // V35: an empty reply is the adapter's to reject.
+        let empty = reply(json!({"content": ""}), "length");
+        assert_eq!((empty.content.as_deref(), empty.stop_reason.as_deref()), (Some(""), Some("length")));
+        assert_eq!(reply(json!({"content": null}), "stop").content, None);
+    }
+
+    #[test]
+    fn every_recorded_refusal_has_its_class() {
+        let mut names: Vec<_> = std::fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        names.sort();
+        assert!(names.len() >= 25, "{} fixtures", names.len());
+        for path in names {
+            let expect =
+                serde_json::from_str::<Json>(&std::fs::read_to_string(&path).unwrap()).unwrap()["expect"].clone();
+            let error = ask(&WireServer::always(Answer::fixture(&path))).unwrap_err();
+            let name = path.file_stem().unwrap().to_string_lossy();
+            assert_eq!(error.class.as_str(), expect["class"], "{name}: {error}");
+            let retry_after = error.retry_after.map(|wait| wait.as_millis() as u64);
+            assert_eq!(retry_after, expect["retry_after_ms"].as_u64(), "{name}: retry_after");
+            for part in expect["message_includes"].as_array().into_iter().flatten() {
+                assert!(error.message.contains(part.as_str().unwrap()), "{name}: {error}");
+            }
+            assert!(error.message.starts_with("openai:test: "), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn waits_in_every_form_are_understood() {
+        let wait = |headers: &[(&str, &str)]| {
+            let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let refusal = Answer::Raw { status: 429, headers, body: b"{}".to_vec() };
+            ask(&WireServer::always(refusal)).unwrap_err().retry_after
+        };
+        let soon = httpdate_in(Duration::from_secs(9));
+        let near = |wait: Option<Duration>, seconds: u64| {
+            let wait = wait.unwrap();
+            assert!(
+                wait <= Duration::from_secs(seconds) && wait + Duration::from_secs(2) >= Duration::from_secs(seconds),
+                "{wait:?}"
+            );
+        };
+        near(wait(&[("retry-after", &soon)]), 9);
+        let reset = jiff::Timestamp::now() + Duration::from_secs(20);
+        near(wait(&[("anthropic-ratelimit-tokens-reset", &reset.to_string())]), 20);
+        near(wait(&[("x-ratelimit-reset", &reset.as_second().to_string())]), 20);
+        assert_eq!(wait(&[("retry-after-ms", "250")]), Some(Duration::from_millis(250)));
+        assert_eq!(wait(&[("retry-after", "nonsense")]), None);
+        assert_eq!(wait(&[("retry-after", "-5")]), Some(Duration::ZERO));
+        assert_eq!(wait(&[("retry-after", "1e300")]), Some(Duration::from_secs(24 * 60 * 60)));
+        assert_eq!(wait(&[("retry-after", "NaN")]), None);
+        // The limit that is used up decides, not the longest.
+        let limits = [
+            ("x-ratelimit-remaining-requests", "0"),
+            ("x-ratelimit-reset-requests", "2s"),
+            ("x-ratelimit-remaining-tokens", "10"),
+            ("x-ratelimit-reset-tokens", "9s"),
+        ];
+        assert_eq!(wait(&limits), Some(Duration::from_secs(2)));
+    }
+
+    fn httpdate_in(wait: Duration) -> String {
+        let stamp = jiff::Timestamp::now() + wait;
+        stamp.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
+    }
+}
+
+mod lying_servers {
+    use super::*;
+
+    /// Serves `count` connections by hand: reads the request, writes these bytes, closes.
+    fn raw_server(count: usize, reply: &'static [u8]) -> (String, thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let base_url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let server = thread::spawn(move || {
+            for _ in 0..count {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+                let _ = stream.read(&mut [0; 64 << 10]);
+                let _ = stream.write_all(reply);
+            }
+        });
+        (base_url, server)
+    }
+
+    fn expect(answer: Answer, class: ProviderErrorClass, words: &str) {
+        let error = ask(&WireServer::always(answer)).unwrap_err();
+        assert_eq!(error.class, class, "{error}");
+        assert!(error.message.contains(words), "{words:?} is not in: {error}");
+    }
+
+    fn typed(kind: &str, body: &[u8]) -> Answer {
+        Answer::Raw { status: 200, headers: vec![("content-type".into(), kind.into())], body: body.to_vec() }
+    }
+
+    #[test]
+    fn what_is_no_completion_is_an_invalid_response() {
+        let invalid = ProviderErrorClass::InvalidResponse;
+        expect(typed("text/html", b"<html><h1>It works</h1></html>"), invalid, "the reply is text/html, not JSON");
+        expect(typed("text/event-stream", b"data: {}\n\n"), invalid, "text/event-stream");
+        expect(typed("application/json", b"{\"choices\": [{\"mess"), invalid, "broken JSON");
+        expect(typed("application/json", b""), invalid, "the reply is empty");
+        expect(typed("application/json", b"\xff\xfe{}"), invalid, "not UTF-8 (byte 0)");
+        expect(typed("application/json", b"[1,2]"), invalid, "no `choices`");
+        expect(typed("application/json", b"null"), invalid, "no `choices`");
+        expect(Answer::json(&json!({"id": "x"})), invalid, "no `choices`");
+        expect(Answer::json(&json!({"choices": []})), invalid, "no `choices`");
+        expect(Answer::json(&json!({"choices": [{"finish_reason": "stop"}]})), invalid, "no `message`");
+        let deep = "[".repeat(100_000);
+        expect(typed("application/json", deep.as_bytes()), invalid, "broken JSON");
+        let refused = json!({"content": null, "refusal": "I cannot help with that."});
+        expect(Answer::Message(refused, "stop"), invalid, "I cannot help with that.");
+        expect(Answer::Message(json!({"content": ""}), "content_filter"), invalid, "content filter");
+        let full = Answer::Message(json!({"content": ""}), "model_context_window_exceeded");
+        expect(full, ProviderErrorClass::ContextOverflow, "context window is full");
+        let elsewhere = vec![("location".into(), "https://elsewhere.invalid/".into())];
+        expect(Answer::Raw { status: 307, headers: elsewhere, body: Vec::new() }, invalid, "elsewhere.invalid");
+    }
+
+    #[test]
+    fn fifty_megabytes_are_not_read() {
+        let start = Instant::now();
+        let piece = vec![b' '; 1 << 20];
+        let flood = Answer::Drip { pieces: vec![piece; 50], pause: Duration::ZERO };
+        expect(flood, ProviderErrorClass::InvalidResponse, "larger than 8388608 bytes");
+        let refusal = Answer::Raw { status: 500, headers: Vec::new(), body: vec![b'x'; 50 << 20] };
+        expect(refusal, ProviderErrorClass::Network, "HTTP 500");
+        assert!(start.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn a_connection_that_breaks_is_a_network_failure() {
+        let replies: [(&'static [u8], &str); 4] = [
+            (b"", "the exchange broke"),
+            (b"\x00\x01\x02 nonsense\r\n\r\n", "the exchange broke"),
+            (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{\"cho", "broke"),
+            (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", "broke"),
+        ];
+        for (reply, words) in replies {
+            let (base_url, server) = raw_server(1, reply);
+            let error = complete(&openai(&base_url), &request("a", "b")).unwrap_err();
+            assert_eq!(error.class, ProviderErrorClass::Network, "{error}");
+            assert!(error.message.contains(words), "{error}");
+            server.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn nobody_there_is_a_network_failure() {
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        for (base_url, words) in [
+            (format!("http://{closed}/v1"), "no connection (127.0.0.1)"),
+            (format!("https://{closed}/v1"), "no connection (127.0.0.1)"),
+            ("http://no-such-host.invalid/v1".to_owned(), "no-such-host.invalid"),
+        ] {
+            let error = complete(&openai(&base_url), &request("a", "b")).unwrap_err();
+            assert_eq!(error.class, ProviderErrorClass::Network, "{error}");
+            assert!(error.message.contains(words), "{error}");
+        }
+        // TLS against a server that does not speak it.
+        let server = WireServer::always(Answer::Hang);
+        let base_url = server.base_url().replace("http:", "https:");
+        let error = complete(&openai(&base_url), &request("a", "b")).unwrap_err();
+        assert_eq!(error.class, ProviderErrorClass::Network, "{error}");
+    }
+
+    /// EC-T1.2: silence, and bytes that come too slowly, end with the request's own timeout.
+    #[test]
+    fn ec_t1_2_silence_ends_with_the_timeout() {
+        let body = json!({"choices": [{"message": {"content": "return 1"}}]}).to_string();
+        let slow =
+            Answer::Drip { pieces: body.bytes().map(|byte| vec![byte]).collect(), pause: Duration::from_millis(20) };
+        for answer in [Answer::Hang, slow] {
+            let server = WireServer::always(answer);
+            let short = ModelRequest { timeout: Duration::from_millis(150), ..request("a", "b") };
+            let start = Instant::now();
+            let error = complete(&openai(&server.base_url()), &short).unwrap_err();
+            assert_eq!(error.class, ProviderErrorClass::Timeout);
+            assert!(error.message.contains("within 0.15 s"), "{error}");
+            assert!((150..1_500).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+        }
+    }
+
+    /// Promise 5: a key never comes back out, whatever the server does with it.
+    #[test]
+    fn a_key_that_a_server_echoes_is_masked() {
+        let echo = json!({"error": {"message": format!("Incorrect API key: {KEY}"), "code": KEY}});
+        let refusals = [
+            Answer::Raw {
+                status: 401,
+                headers: vec![("content-type".into(), "application/json".into())],
+                body: echo.to_string().into_bytes(),
+            },
+            Answer::Raw { status: 500, headers: Vec::new(), body: format!("Authorization: Bearer {KEY}").into_bytes() },
+            Answer::Raw { status: 302, headers: vec![("location".into(), format!("/?{KEY}"))], body: Vec::new() },
+            Answer::Raw { status: 200, headers: vec![("content-type".into(), KEY.into())], body: KEY.into() },
+            typed("application/json", KEY.as_bytes()),
+        ];
+        for refusal in refusals {
+            let error = ask(&WireServer::always(refusal)).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains(KEY), "{error}");
+        }
+        let echo = Answer::Message(json!({"content": format!("return '{KEY}'")}), "stop");
+        let reply = ask(&WireServer::always(echo)).unwrap();
+        assert_eq!(reply.content.as_deref(), Some("return '[secret]'"));
+        let provider = openai("http://127.0.0.1:1/v1");
+        assert!(!format!("{provider:?} {} {}", provider.model(), provider.fingerprint()).contains(KEY));
+    }
+}
+
+mod waiting {
+    use super::*;
+
+    /// EC-T1.1: a cancelled request gives up at once, and its connection is closed.
+    #[test]
+    fn ec_t1_1_cancel_and_drop_end_the_request_at_the_server() {
+        let server = WireServer::always(Answer::Hang);
+        let provider = openai(&server.base_url());
+        let request = request("a", "b");
+        let cancel = CancelToken::default();
+        let stopper = cancel.clone();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(100));
+                stopper.cancel();
+            });
+            let start = Instant::now();
+            let error = block_on(provider.complete(&request, &cancel)).unwrap_err();
+            assert_eq!(error.class, ProviderErrorClass::Cancelled);
+            assert!((100..600).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+        });
+        gone(&server);
+        // Already cancelled: nothing is sent.
+        assert!(block_on(provider.complete(&request, &cancel)).is_err());
+        assert_eq!(server.seen().len(), 1);
+
+        let cancel = CancelToken::default();
+        let mut future = provider.complete(&request, &cancel);
+        assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let start = Instant::now();
+        while server.waiting() == 0 && start.elapsed() < Duration::from_secs(10) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        drop(future);
+        gone(&server);
+    }
+
+    fn gone(server: &WireServer) {
+        let start = Instant::now();
+        while server.waiting() > 0 {
+            assert!(start.elapsed() < Duration::from_secs(10), "the connection is still open");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn many_requests_wait_at_once_on_one_thread() {
+        const MANY: usize = 500;
+        let later = Answer::After(Duration::from_secs(2), Box::new(Answer::Program("return 1".into())));
+        let server = WireServer::always(later);
+        let provider = openai(&server.base_url());
+        let request = ModelRequest { timeout: Duration::from_secs(50), ..request("a", "b") };
+        let cancel = CancelToken::default();
+        let start = Instant::now();
+        let replies = join_all((0..MANY).map(|_| provider.complete(&request, &cancel)).collect());
+        assert!(replies.iter().all(Result::is_ok), "{:?}", replies.iter().find(|reply| reply.is_err()));
+        assert!(server.most_waiting() > MANY / 2, "{} at once", server.most_waiting());
+        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    }
+
+    /// A host that has its own runtime may poll there too, on any flavour.
+    #[test]
+    fn a_future_may_be_polled_inside_a_runtime() {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let provider = openai(&server.base_url());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let reply = runtime.block_on(provider.complete(&request("a", "b"), &CancelToken::default()));
+        assert!(reply.is_ok());
+    }
+
+    #[test]
+    fn connections_are_kept() {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let provider = openai(&server.base_url());
+        let request = request("a", "b");
+        complete(&provider, &request).unwrap();
+        let cheapest = (0..20)
+            .map(|_| {
+                let start = Instant::now();
+                complete(&provider, &request).unwrap();
+                start.elapsed()
+            })
+            .min()
+            .unwrap();
+        assert!(cheapest < Duration::from_millis(20), "{cheapest:?}");
+    }
+}
+
+mod targets {
+    use super::*;
+
+    fn failing(class: ProviderErrorClass, wait: Option<u64>) -> Arc<Scripted> {
+        let error = ProviderError {
+            retry_after: wait.map(Duration::from_secs),
+            ..ProviderError::new(class, format!("{} here", class.as_str()))
+        };
+        Arc::new(Scripted::respond(move |_| Err(error.clone())).named("a"))
+    }
+
+    fn working() -> Arc<Scripted> {
+        Arc::new(Scripted::program("return 1").named("b"))
+    }
+
+    fn list(targets: &[Arc<Scripted>], attempts: usize) -> Targets {
+        Targets::new(targets.iter().map(|target| target.clone() as _).collect(), attempts).unwrap()
+    }
+
+    /// SC-3.15, SC-3.19, SC-3.20, SC-3.22: the next target answers, and the reply says who did.
+    #[test]
+    fn sc_3_the_next_target_answers_for_failures_that_allow_it() {
+        for class in [
+            ProviderErrorClass::RateLimit,
+            ProviderErrorClass::ContextOverflow,
+            ProviderErrorClass::Timeout,
+            ProviderErrorClass::Network,
+            ProviderErrorClass::ModelError,
+            ProviderErrorClass::InvalidResponse,
+            ProviderErrorClass::Failed,
+        ] {
+            let (a, b) = (failing(class, None), working());
+            let reply = complete(&list(&[a.clone(), b.clone()], 2), &request("x", "y")).unwrap();
+            assert_eq!((a.requests(), b.requests()), (1, 1), "{class:?}");
+            assert_eq!(reply.model.as_deref(), Some("b"));
+            assert!(reply.note.unwrap().contains(&format!("after a ({})", class.as_str())));
+        }
+    }
+
+    /// SC-3.01, SC-3.02: authentication and quota end at once.
+    #[test]
+    fn sc_3_01_fatal_failures_end_at_once() {
+        for class in [ProviderErrorClass::Auth, ProviderErrorClass::Quota, ProviderErrorClass::Cancelled] {
+            let (a, b) = (failing(class, None), working());
+            let error = complete(&list(&[a, b.clone()], 9), &request("x", "y")).unwrap_err();
+            assert_eq!((error.class, b.requests()), (class, 0));
+        }
+    }
+
+    /// SC-3.21, SC-3.25, SC-3.26: round robin, bounded, from the first target each time.
+    #[test]
+    fn sc_3_21_attempts_cycle_and_end() {
+        let (a, b) = (failing(ProviderErrorClass::Network, Some(9)), failing(ProviderErrorClass::RateLimit, Some(4)));
+        let both = list(&[a.clone(), b.clone()], 5);
+        let error = complete(&both, &request("x", "y")).unwrap_err();
+        assert_eq!((a.requests(), b.requests()), (3, 2));
+        assert_eq!(error.class, ProviderErrorClass::Network);
+        assert_eq!(error.retry_after, Some(Duration::from_secs(4)));
+        assert!(error.message.contains("5 attempts failed") && error.message.contains("rate_limit here"));
+        let _ = complete(&both, &request("x", "y"));
+        assert_eq!((a.requests(), b.requests()), (6, 4));
+        assert!(Targets::new(Vec::new(), 1).is_none());
+        assert_eq!(both.model(), "a,a");
+    }
+
+    /// SC-3.17: a silent target leaves time for the next one, within the request's timeout.
+    #[test]
+    fn sc_3_17_a_silent_target_leaves_time_for_the_next() {
+        let silent = Arc::new(Scripted::always(Played::Block).named("a"));
+        let short = ModelRequest { timeout: Duration::from_millis(300), ..request("x", "y") };
+        let start = Instant::now();
+        assert!(complete(&list(&[silent.clone(), working()], 2), &short).is_ok());
+        assert!((150..1_500).contains(&start.elapsed().as_millis()));
+        let start = Instant::now();
+        let error = complete(&list(&[silent.clone(), silent], 4), &short).unwrap_err();
+        assert_eq!(error.class, ProviderErrorClass::Timeout);
+        assert!(start.elapsed() < Duration::from_millis(1_500));
+    }
+}
+
+mod resolving {
+    use super::*;
+
+    fn in_environment<T>(variables: &[(&str, &str)], check: impl FnOnce(&ModelSettings<'_>) -> T) -> T {
+        let environment =
+            |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        check(&ModelSettings { environment: Some(&environment), ..ModelSettings::default() })
+    }
+
+    fn chosen(spec: impl Into<ModelSpec>, variables: &[(&str, &str)]) -> Result<(String, Origin), String> {
+        let spec = spec.into();
+        in_environment(variables, |settings| {
+            let resolved = resolve(&spec, settings).map_err(|error| error.to_string())?;
+            Ok((resolved.provider.model().to_owned(), resolved.origin))
+        })
+    }
+
+    fn problem(spec: impl Into<ModelSpec>, variables: &[(&str, &str)]) -> String {
+        chosen(spec, variables).unwrap_err()
+    }
+
+    #[test]
+    fn the_default_is_the_first_that_is_configured_and_works() {
+        let key = ("OPENAI_API_KEY", KEY);
+        let library = ("library".to_owned(), Origin::Default);
+        assert_eq!(chosen(ModelSpec::Default, &[]).unwrap(), library);
+        assert_eq!(chosen(ModelSpec::Default, &[("OPENAI_API_KEY", " ")]).unwrap(), library);
+        let by_key = ("openai:gpt-5.1".to_owned(), Origin::Environment("OPENAI_API_KEY"));
+        assert_eq!(chosen(ModelSpec::Default, &[key]).unwrap(), by_key);
+        let by_name = chosen(ModelSpec::Default, &[("CADENZA_MODEL", "openai:other"), key]).unwrap();
+        assert_eq!(by_name, ("openai:other".to_owned(), Origin::Environment("CADENZA_MODEL")));
+        let by_option = chosen("library", &[("CADENZA_MODEL", "openai:other"), key]).unwrap();
+        assert_eq!(by_option, ("library".to_owned(), Origin::Option));
+    }
+
+    #[test]
+    fn the_configuration_file_stands_between_the_variable_and_the_keys() {
+        let environment = |name: &str| (name == "OPENAI_API_KEY").then(|| KEY.to_owned());
+        let configured = ModelSettings {
+            configured: Some("library".into()),
+            environment: Some(&environment),
+            ..ModelSettings::default()
+        };
+        let resolved = resolve(&ModelSpec::Default, &configured).unwrap();
+        assert_eq!((resolved.provider.model(), resolved.origin), ("library", Origin::ConfigurationFile));
+        assert_eq!(resolved.origin.to_string(), "configuration file");
+    }
+
+    /// A key that this version cannot use is not a default, and is not passed over in silence.
+    #[test]
+    fn a_key_without_its_provider_is_noted() {
+        in_environment(&[("ANTHROPIC_API_KEY", KEY), ("GEMINI_API_KEY", KEY)], |settings| {
+            let resolved = resolve(&ModelSpec::Default, settings).unwrap();
+            assert_eq!(resolved.origin, Origin::Default);
+            assert_eq!(resolved.notes.len(), 2);
+            assert!(resolved.notes[0].contains("ANTHROPIC_API_KEY") && !resolved.notes[0].contains(KEY));
+        });
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        for later in ["anthropic:claude", "gemini:pro", "ollama:qwen", "llama:m.gguf", "replay:x"] {
+            assert!(problem(later, &[]).contains("not in this version; use `openai-compatible:NAME`"), "{later}");
+        }
+        let text = problem("opnai:gpt-5.1", &[]);
+        assert!(text.contains("did you mean `openai`?") && text.contains("openai-compatible, library"), "{text}");
+        assert!(problem("gpt-5.1", &[]).contains("did you mean `openai:gpt-5.1`?"));
+        assert!(problem("openai:", &[]).contains("`openai:NAME`"));
+        assert!(problem("openai:x", &[]).contains("set OPENAI_API_KEY"));
+        assert!(problem("library:x", &[]).contains("write `library`"));
+        assert!(problem("openai-compatible:x", &[]).contains("base_url="));
+        assert!(problem(ModelSpec::Targets(vec![]), &[]).contains("at least one"));
+        let text = problem(ModelSpec::Default, &[("CADENZA_MODEL", "nonsense")]);
+        assert!(text.starts_with("environment variable CADENZA_MODEL: "), "{text}");
+        assert!(!problem(KEY, &[]).contains(KEY));
+    }
+
+    #[test]
+    fn a_key_comes_from_the_option_the_file_or_the_environment() {
+        let server = WireServer::start(Some(KEY), |_| Answer::Program("return 1".into()));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        std::fs::write(&file, format!("{KEY}\n")).unwrap();
+        let base_url = Some(server.base_url());
+        let path = file.display().to_string();
+        let by_variable = |name: &str| (name == "OPENAI_API_KEY").then(|| KEY.to_owned());
+        let by_file_variable = |name: &str| (name == "OPENAI_API_KEY_FILE").then(|| path.clone());
+        let works = |name: &str, settings: ModelSettings<'_>| {
+            let settings = ModelSettings { base_url: base_url.clone(), ..settings };
+            let resolved = resolve(&name.into(), &settings).unwrap();
+            complete(&*resolved.provider, &request("a", "b"))
+        };
+        let nothing = ModelSettings::default;
+        assert!(works("openai:x", ModelSettings { api_key: Secret::new(KEY), ..nothing() }).is_ok());
+        assert!(works("openai:x", ModelSettings { api_key_file: Some(file.clone()), ..nothing() }).is_ok());
+        assert!(works("openai:x", ModelSettings { environment: Some(&by_variable), ..nothing() }).is_ok());
+        assert!(works("openai:x", ModelSettings { environment: Some(&by_file_variable), ..nothing() }).is_ok());
+        assert!(works("openai-compatible:x", ModelSettings { api_key: Secret::new(KEY), ..nothing() }).is_ok());
+        // A key of the environment is OpenAI's: it does not go to an address that the host gave.
+        let withheld = works("openai-compatible:x", ModelSettings { environment: Some(&by_variable), ..nothing() });
+        assert_eq!(withheld.unwrap_err().class, ProviderErrorClass::Auth);
+
+        std::fs::write(&file, " \n").unwrap();
+        let empty = ModelSettings { api_key_file: Some(file), ..nothing() };
+        let error = resolve(&"openai:x".into(), &empty).unwrap_err();
+        assert!(matches!(error.problem, ResolveProblem::KeyFile { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_list_of_names_is_a_list_of_targets() {
+        let refusing = WireServer::always(Answer::fixture(&fixtures().join("openai_500_server_error.json")));
+        let working = WireServer::always(Answer::Program("return 1".into()));
+        let name =
+            format!("openai-compatible:a:7b@{}, openai-compatible:b@{}", refusing.base_url(), working.base_url());
+        let resolved = resolve(&name.as_str().into(), &ModelSettings::default()).unwrap();
+        assert_eq!(resolved.provider.model(), "openai-compatible:a:7b,openai-compatible:b");
+        let reply = complete(&*resolved.provider, &request("x", "y")).unwrap();
+        assert_eq!(reply.tool_calls[0].name, "execute_program");
+        assert_eq!((refusing.seen().len(), working.seen().len()), (1, 1));
+        assert!(!refusing.seen()[0].headers.contains_key("authorization"));
+    }
+
+    #[test]
+    fn an_address_is_checked_before_anything_is_sent() {
+        let with = |base_url: &str| {
+            let settings = ModelSettings { base_url: Some(base_url.into()), ..ModelSettings::default() };
+            resolve(&"openai-compatible:x".into(), &settings).map(drop).map_err(|error| error.to_string())
+        };
+        assert!(with("localhost:8000").unwrap_err().contains("http://"));
+        assert!(with("nonsense").unwrap_err().contains("base_url"));
+        let text = with("http://user:hunter2@host/v1").unwrap_err();
+        assert!(text.contains("api_key") && !text.contains("hunter2"), "{text}");
+        assert!(with("http://127.0.0.1:8000/v1/").is_ok());
+        assert!(with("http://127.0.0.1:8000/v1/chat/completions").is_ok());
+    }
+
+    #[test]
+    fn the_library_says_so() {
+        let resolved = resolve(&ModelSpec::Default, &ModelSettings::default()).unwrap();
+        let error = complete(&*resolved.provider, &request("no such role", "add")).unwrap_err();
+        assert_eq!(error.class, ProviderErrorClass::Failed);
+        assert!(error.message.contains("no role `no such role`") && error.message.contains("CADENZA_MODEL"));
+        let reply = complete(&*resolved.provider, &request("Calculator", "add")).unwrap();
+        assert_eq!(reply.source, Some(ProgramSource::Library));
+        assert!(reply.note.is_some() && reply.content.is_some());
+        let error = complete(&*resolved.provider, &request("calculator", "ad")).unwrap_err();
+        assert!(error.message.contains("did you mean `add`?") && error.message.contains("gcd"), "{error}");
+    }
+
+    #[test]
+    fn values_cross_as_json() {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let mut request = request("a", "b");
+        let schema = Value::from_json(r#"{"type":"object","properties":{"n":{"maximum":9007199254740993,"x":0.5}}}"#);
+        request.tools = [ToolSpec { name: "t".into(), description: "d".into(), parameters: schema.unwrap() }].into();
+        complete(&openai(&server.base_url()), &request).unwrap();
+        let sent = &server.seen()[0].body["tools"][0]["function"]["parameters"]["properties"]["n"];
+        assert_eq!(sent, &json!({"maximum": 9007199254740993_i64, "x": 0.5}));
+    }
+}
