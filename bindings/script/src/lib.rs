@@ -12,11 +12,13 @@ use cadenza_core::cancel::CancelToken;
 use cadenza_core::program::Language;
 use cadenza_core::runtime::Runtime;
 
+mod embedded;
 mod files;
 mod host;
 mod lua;
 mod rhai;
 
+pub use embedded::{Embedded, Held};
 pub use host::Console;
 pub use lua::LuaSession;
 pub use rhai::RhaiSession;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cadenza_core::cancel::CancelToken;
-use cadenza_core::program::lua::surface::install_script;
+use cadenza_core::program::lua::install_script;
 use cadenza_core::runtime::Runtime;
 use mlua::{Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value as LuaValue, VmState};
 use parking_lot::Mutex;
@@ -34,7 +34,7 @@ pub(crate) fn run(script: &Script<'_>, runtime: Runtime, console: &Console) -> R
 }
 
 /// A trusted VM whose modules lie in `folder`.
-fn vm(host: &Arc<Trusted>, folder: &Path) -> mlua::Result<Lua> {
+pub(crate) fn vm(host: &Arc<Trusted>, folder: &Path) -> mlua::Result<Lua> {
     let lua = Lua::new();
     install_script(&lua, host.clone())?;
     let globals = lua.globals();
@@ -101,7 +101,7 @@ fn require(lua: &Lua, folder: PathBuf) -> mlua::Result<Function> {
 }
 
 /// An error of the VM, for people: the message with its place, and the calls that led there.
-fn failure(error: &mlua::Error) -> ScriptError {
+pub(crate) fn failure(error: &mlua::Error) -> ScriptError {
     let (message, traceback) = words(error);
     let mut lines = message.lines();
     let first = lines.next().unwrap_or("error without a message").to_owned();

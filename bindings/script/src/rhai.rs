@@ -39,7 +39,7 @@ pub(crate) fn run(script: &Script<'_>, runtime: Runtime, console: &Console) -> R
 }
 
 /// A trusted engine whose modules lie in `folder`.
-fn engine(host: &Arc<Trusted>, folder: &Path) -> Engine {
+pub(crate) fn engine(host: &Arc<Trusted>, folder: &Path) -> Engine {
     let mut engine = Engine::new();
     engine.set_max_call_levels(MAX_CALLS);
     engine.set_max_expr_depths(MAX_NESTING, MAX_NESTING);
@@ -81,7 +81,7 @@ fn fs() -> Module {
 }
 
 /// Runs on a thread of its own, whose stack is large enough for [`MAX_CALLS`] and [`MAX_NESTING`].
-fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, ScriptError> + Send) -> Result<T, ScriptError> {
+pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, ScriptError> + Send) -> Result<T, ScriptError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("cadenza-script".into()).stack_size(STACK);
         let running = thread
@@ -92,7 +92,7 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, ScriptError> + Send)
 }
 
 /// `path:line:column: message`.
-fn unparsed(error: &ParseError, name: &str) -> ScriptError {
+pub(crate) fn unparsed(error: &ParseError, name: &str) -> ScriptError {
     ScriptError::failed(placed(name, error.position(), &error.err_type().to_string()))
 }
 
@@ -105,7 +105,7 @@ fn placed(name: &str, position: Position, message: &str) -> String {
 }
 
 /// The innermost error with its place, and the calls around it.
-fn failure(error: EvalAltResult, name: &str) -> ScriptError {
+pub(crate) fn failure(error: EvalAltResult, name: &str) -> ScriptError {
     let mut file = name.to_owned();
     let mut traceback = Vec::new();
     let mut error = error;

@@ -12,7 +12,6 @@ use cadenza_core::runtime::options::{LogOption, ModelOption, Options, Reuse};
 use cadenza_core::value::{Map, Value};
 use parking_lot::Mutex;
 
-use super::document::Fault;
 use super::programs::Programs;
 use super::report::ScenarioResult;
 use super::scenario::{Body, Call, Expectation, Op, Scenario, Step};
@@ -333,12 +332,6 @@ impl LogSink for CapturedLog {
     }
 }
 
-/// For messages about the place of a fault.
-impl From<Fault> for String {
-    fn from(fault: Fault) -> Self {
-        fault.to_string()
-    }
-}
 
 #[cfg(test)]
 mod tests {

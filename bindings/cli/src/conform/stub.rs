@@ -7,6 +7,7 @@ use cadenza_core::provider::scripted::{Plan, Played, Scripted};
 use cadenza_core::value::{Map, Value};
 
 use super::document::Fault;
+use super::literal::literal;
 use super::programs::Programs;
 use super::scenario::{Call, Expectation, PlanIds};
 
@@ -117,66 +118,9 @@ fn deeper(language: Language) -> Arc<str> {
     }
 }
 
-/// A value as a program of that language writes it.
-fn literal(value: &Value, language: Language) -> String {
-    match (value, language) {
-        (Value::Null, Language::Lua) => "null".to_owned(),
-        (Value::Null, Language::Rhai) => "()".to_owned(),
-        (Value::Bool(_) | Value::Int(_), _) => value.to_json(),
-        (Value::Float(number), Language::Lua) if number.is_nan() => "(0/0)".to_owned(),
-        (Value::Float(number), Language::Lua) if number.is_infinite() => format!("{}math.huge", if *number < 0.0 { "-" } else { "" }),
-        (Value::Float(number), _) => format!("{number:?}"),
-        (Value::String(text), language) => quoted(text, language),
-        (Value::List(items), language) => {
-            let items = items.iter().map(|item| literal(item, language)).collect::<Vec<_>>().join(", ");
-            match language {
-                Language::Lua => format!("array{{{items}}}"),
-                Language::Rhai => format!("[{items}]"),
-            }
-        }
-        (Value::Map(map), Language::Lua) => {
-            let entries = map.iter().map(|(key, item)| format!("[{}] = {}", quoted(key, language), literal(item, language)));
-            format!("object{{{}}}", entries.collect::<Vec<_>>().join(", "))
-        }
-        (Value::Map(map), Language::Rhai) => {
-            let entries = map.iter().map(|(key, item)| format!("{}: {}", quoted(key, language), literal(item, language)));
-            format!("#{{{}}}", entries.collect::<Vec<_>>().join(", "))
-        }
-    }
-}
-
-/// Text between quotes. Both languages know these escapes.
-fn quoted(text: &str, language: Language) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for character in text.chars() {
-        match (character, language) {
-            ('"', _) => out.push_str("\\\""),
-            ('\\', _) => out.push_str("\\\\"),
-            ('\n', _) => out.push_str("\\n"),
-            ('\r', _) => out.push_str("\\r"),
-            ('\t', _) => out.push_str("\\t"),
-            (control, _) if control.is_ascii_control() => out.push_str(&format!("\\x{:02x}", u32::from(control))),
-            (other, _) => out.push(other),
-        }
-    }
-    out.push('"');
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn literals_say_the_value_in_each_language() {
-        let value = Value::from_json(r#"{"a b":[1,2.0,null,"x\"\n"],"e":[]}"#).unwrap();
-        assert_eq!(
-            literal(&value, Language::Lua),
-            r#"object{["a b"] = array{1, 2.0, null, "x\"\n"}, ["e"] = array{}}"#
-        );
-        assert_eq!(literal(&value, Language::Rhai), r#"#{"a b": [1, 2.0, (), "x\"\n"], "e": []}"#);
-    }
 
     #[test]
     fn the_stub_follows_the_expectation() {
