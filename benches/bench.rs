@@ -7,15 +7,54 @@ use std::sync::Arc;
 
 use cadenza_core::agent::Agent;
 use cadenza_core::log::BackgroundLog;
+use cadenza_core::message::ModelReply;
 use cadenza_core::program::Language;
-use cadenza_core::provider::scripted::Scripted;
+use cadenza_core::provider::{ModelSpec, Scripted};
 use cadenza_core::runtime::Runtime;
-use cadenza_core::runtime::options::{LogOption, ModelOption, Options, Reuse};
+use cadenza_core::runtime::options::{LogOption, Options, Reuse};
 use cadenza_core::value::{Map, Value};
 
 const BATCHES: usize = 41;
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => tables(),
+        ["http-floor", url, requests, delay] => http_floor(url, requests.parse().expect("a count"), delay),
+        _ => panic!("usage: cadenza-bench [http-floor URL COUNT DELAY_MS]"),
+    }
+}
+
+/// What a bare client reaches: that many waiting requests at once, each the size of a small prompt. Prints the rate.
+fn http_floor(url: &str, requests: usize, delay: &str) {
+    let body = serde_json::json!({
+        "model": format!("delay:{delay}"),
+        "messages": [
+            {"role": "system", "content": "x".repeat(4_000)},
+            {"role": "user", "content": "Role: calculator\nMethod: work"},
+        ],
+    });
+    // The provider of the runtime under test does the same once.
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
+    let elapsed = runtime.block_on(async {
+        let client = reqwest::Client::new();
+        let start = std::time::Instant::now();
+        let tasks: Vec<_> = (0..requests)
+            .map(|_| {
+                let request = client.post(format!("{url}/chat/completions")).json(&body);
+                tokio::spawn(async move { request.send().await?.json::<serde_json::Value>().await })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("no panic").expect("an answer");
+        }
+        start.elapsed()
+    });
+    println!("{}", requests as f64 / elapsed.as_secs_f64());
+}
+
+fn tables() {
     let mut table = Table::default();
     table.floor("bare Luau call (mlua, a + b)", bare_luau());
     for language in Language::ALL {
@@ -28,14 +67,22 @@ fn main() {
     table.row("parent + delegate + child, lua", Some(120.0), delegating(Language::Lua));
     table.row("parent + delegate + child, rhai", Some(120.0), delegating(Language::Rhai));
     let runtime = runtime(Language::Lua, false, Reuse::Auto);
-    table.row("construct", Some(3.0), median(2_000, || {
-        black_box(runtime.agent("calculator", Options::default()).expect("no options to refuse"));
-    }));
+    table.row(
+        "construct",
+        Some(3.0),
+        median(2_000, || {
+            black_box(runtime.agent("calculator", Options::default()).expect("no options to refuse"));
+        }),
+    );
     let calc = agent(Language::Lua, false, Reuse::Auto);
     table.row("setter", Some(0.7), median(20_000, || calc.set("memory", 5.into()).expect("an identifier")));
-    table.row("read", Some(0.4), median(20_000, || {
-        black_box(calc.runtime_context().get("memory"));
-    }));
+    table.row(
+        "read",
+        Some(0.4),
+        median(20_000, || {
+            black_box(calc.runtime_context().get("memory"));
+        }),
+    );
     growth(&mut table);
     table.note("memory per idle agent", format!("{:.2} KB (target 1.5 KB)", idle_agent_bytes() / 1024.0));
     table.print();
@@ -46,15 +93,13 @@ fn target(log: bool, without: f64, with: f64) -> Option<f64> {
 }
 
 const ADD: [&str; 2] = ["return args[1] + args[2]", "args[0] + args[1]"];
-const DELEGATE: [&str; 2] = [
-    r#"return agent:delegate("calculator"):add(2, 3)"#,
-    r#"agent.delegate("calculator", #{}).call("add", [2, 3])"#,
-];
+const DELEGATE: [&str; 2] =
+    [r#"return agent:delegate("calculator"):add(2, 3)"#, r#"agent.delegate("calculator", #{}).call("add", [2, 3])"#];
 
 fn scripted(language: Language) -> Arc<Scripted> {
-    Arc::new(Scripted::from_fn(move |request| {
+    Arc::new(Scripted::respond(move |request| {
         let program = if &*request.method == "compute" { DELEGATE } else { ADD }[language as usize];
-        Ok(program.into())
+        Ok(ModelReply::text(program))
     }))
 }
 
@@ -66,7 +111,7 @@ fn runtime(language: Language, log: bool, reuse: Reuse) -> Runtime {
         LogOption::Off
     };
     let options = Options {
-        model: Some(ModelOption::Provider(scripted(language))),
+        model: Some(ModelSpec::Provider(scripted(language))),
         language: Some(language),
         log: Some(log),
         reuse: Some(reuse),

@@ -223,7 +223,7 @@ mod scripted {
         let short = ModelRequest { timeout: Duration::from_millis(50), ..request("a", "b") };
         let start = Instant::now();
         assert_eq!(complete(&model, &short).unwrap_err().class, ProviderErrorClass::Timeout);
-        assert!((50..1_000).contains(&start.elapsed().as_millis()));
+        assert!((50..5_000).contains(&start.elapsed().as_millis()));
 
         let cancel = CancelToken::default();
         let stopper = cancel.clone();
@@ -234,7 +234,7 @@ mod scripted {
         let start = Instant::now();
         let error = block_on(model.complete(&request("a", "b"), &cancel)).unwrap_err();
         assert_eq!(error.class, ProviderErrorClass::Cancelled);
-        assert!(start.elapsed() < Duration::from_millis(1_000));
+        assert!(start.elapsed() < Duration::from_secs(5));
         stop.join().unwrap();
     }
 
@@ -250,7 +250,7 @@ mod scripted {
         let model = Scripted::always(Played::Block);
         let error = block_on(model.complete(&request("a", "b"), &cancel)).unwrap_err();
         assert_eq!(error.class, ProviderErrorClass::Cancelled);
-        assert!(start.elapsed() < Duration::from_millis(1_000));
+        assert!(start.elapsed() < Duration::from_secs(5));
     }
 
     #[test]
@@ -577,7 +577,7 @@ mod lying_servers {
             let error = complete(&openai(&server.base_url()), &short).unwrap_err();
             assert_eq!(error.class, ProviderErrorClass::Timeout);
             assert!(error.message.contains("within 0.15 s"), "{error}");
-            assert!((150..1_500).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+            assert!((150..5_000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
         }
     }
 
@@ -627,7 +627,7 @@ mod waiting {
             let start = Instant::now();
             let error = block_on(provider.complete(&request, &cancel)).unwrap_err();
             assert_eq!(error.class, ProviderErrorClass::Cancelled);
-            assert!((100..600).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+            assert!((100..5_000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
         });
         gone(&server);
         // Already cancelled: nothing is sent.
@@ -676,6 +676,31 @@ mod waiting {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let reply = runtime.block_on(provider.complete(&request("a", "b"), &CancelToken::default()));
         assert!(reply.is_ok());
+    }
+
+    /// A forked child has none of its parent's threads (Python's multiprocessing): it makes its own.
+    #[cfg(unix)]
+    #[test]
+    fn a_forked_child_can_ask_too() {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let provider = openai(&server.base_url());
+        complete(&provider, &request("a", "b")).unwrap();
+        // SAFETY: the child only asks the provider, which must work there, and leaves by `_exit`; an alarm ends it if
+        // it hangs.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            // SAFETY: plain system calls without memory.
+            unsafe { libc::alarm(20) };
+            let asked = complete(&provider, &request("a", "b")).is_ok();
+            // SAFETY: as above; no destructor of the parent's runtime runs here.
+            unsafe { libc::_exit(if asked { 7 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above, and writes to a live integer.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "status {status:#x}");
+        assert!(complete(&provider, &request("a", "b")).is_ok());
     }
 
     #[test]
@@ -768,11 +793,11 @@ mod targets {
         let short = ModelRequest { timeout: Duration::from_millis(300), ..request("x", "y") };
         let start = Instant::now();
         assert!(complete(&list(&[silent.clone(), working()], 2), &short).is_ok());
-        assert!((150..1_500).contains(&start.elapsed().as_millis()));
+        assert!((150..5_000).contains(&start.elapsed().as_millis()));
         let start = Instant::now();
         let error = complete(&list(&[silent.clone(), silent], 4), &short).unwrap_err();
         assert_eq!(error.class, ProviderErrorClass::Timeout);
-        assert!(start.elapsed() < Duration::from_millis(1_500));
+        assert!(start.elapsed() < Duration::from_secs(5));
     }
 }
 

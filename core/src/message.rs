@@ -123,6 +123,23 @@ pub enum RejectionCode {
 }
 
 impl RejectionCode {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Empty,
+        Self::ArgumentsNotJson,
+        Self::ArgumentsNotObject,
+        Self::MissingName,
+        Self::TruncatedMarkup,
+        Self::DuplicateCallId,
+        Self::RecoveryDisabled,
+        Self::Syntax,
+    ];
+
+    /// The code with that spelling.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| code.as_str() == name)
+    }
+
     /// The spelling in entries.
     pub fn as_str(self) -> &'static str {
         match self {

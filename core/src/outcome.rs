@@ -50,6 +50,11 @@ impl AgentOutcome {
         Self::Interrupted,
     ];
 
+    /// The outcome with that spelling.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.as_str() == name)
+    }
+
     /// The published spelling, as hashed and logged.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -155,6 +160,56 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All of them.
+    pub const ALL: [Self; 41] = [
+        Self::RequiredToolOk,
+        Self::Done,
+        Self::NoCall,
+        Self::ForcedSynthesis,
+        Self::NoBudget,
+        Self::Backend,
+        Self::HashMismatch,
+        Self::Provenance,
+        Self::Structure,
+        Self::Unsupported,
+        Self::Tools,
+        Self::Profile,
+        Self::Version,
+        Self::Context,
+        Self::DelegationBudget,
+        Self::Narration,
+        Self::NoToolExecuted,
+        Self::NoProgress,
+        Self::ProviderUnavailable,
+        Self::Malformed,
+        Self::Empty,
+        Self::RecoveryDisabled,
+        Self::Syntax,
+        Self::RequiredToolFailed,
+        Self::RepeatedFailure,
+        Self::ToolEnvelope,
+        Self::CallInvalid,
+        Self::ResultContract,
+        Self::InferStep,
+        Self::ToolStep,
+        Self::Total,
+        Self::Fuel,
+        Self::MaxInferences,
+        Self::MaxTokens,
+        Self::ForbiddenCall,
+        Self::OutOfScope,
+        Self::CycleForbid,
+        Self::ContractMutated,
+        Self::PersistenceFailed,
+        Self::IllegalInput,
+        Self::Cancelled,
+    ];
+
+    /// The reason with that spelling.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == name)
+    }
+
     /// The published spelling, as hashed and logged.
     pub fn as_str(self) -> &'static str {
         match self {

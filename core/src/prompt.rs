@@ -291,7 +291,10 @@ impl ToolDocs {
         let mut tools: Vec<ToolDoc> = tools
             .into_iter()
             .map(|(name, description, parameters)| {
-                let mut line = format!("\n- tools.{name}: ");
+                let identifier =
+                    name.bytes().all(|byte| byte != b'-') && !name.starts_with(|first: char| first.is_ascii_digit());
+                let mut line =
+                    if identifier { format!("\n- tools.{name}: ") } else { format!("\n- tools[\"{name}\"]: ") };
                 Bounded::new(MAX_TOOL_BYTES, &mut line).string(description);
                 line.push_str(" Arguments: ");
                 Bounded::new(MAX_TOOL_BYTES, &mut line).value(parameters, 0);

@@ -150,11 +150,6 @@ impl<'a> Attempt<'a> {
             Base::Outer(attempt) => attempt.writes.lock().extend(writes),
         }
     }
-
-    /// Forgets every write.
-    pub(crate) fn rollback(&self) {
-        self.writes.lock().clear();
-    }
 }
 
 fn apply(map: &mut Map, writes: BTreeMap<String, Option<Value>>) {
@@ -184,8 +179,9 @@ mod tests {
         attempt.set("gone", None);
         assert_eq!(attempt.keys(), ["kept", "new"]);
         assert_eq!(context.keys(), ["gone", "kept"]);
-        attempt.rollback();
-        assert_eq!(attempt.snapshot(), context.snapshot());
+        drop(attempt);
+        assert_eq!(context.keys(), ["gone", "kept"], "an attempt that is dropped leaves no trace");
+        let attempt = Attempt::new(Base::Live(&context));
         attempt.set("gone", None);
         attempt.commit();
         assert_eq!(context.keys(), ["kept"]);

@@ -15,6 +15,7 @@ pub mod budget;
 pub mod delegation;
 pub mod factory;
 pub mod manifest;
+pub mod migration;
 mod read;
 
 pub use budget::{Budget, Millis, Remaining, Spent, Tokens};

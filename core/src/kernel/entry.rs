@@ -154,6 +154,11 @@ impl ToolFailure {
     /// All four.
     pub const ALL: [Self; 4] = [Self::Failed, Self::ResultContract, Self::Fuel, Self::CpuTime];
 
+    /// The failure with that spelling.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|failure| failure.as_str() == name)
+    }
+
     /// The spelling in entries.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -488,16 +493,18 @@ impl Entry {
                 map.field("failure").option(failure);
                 self.kind(map);
                 map.field("raw_hash").digest(&record.result.raw_hash);
-                self.place(map);
+                self.seq(map);
                 map.field("status").str(record.result.decision.status());
+                self.step(map);
                 map.field("version").str(&record.result.adapter_version);
             }
             Event::InferenceCut { cut, raw_hash } => {
                 map.field("failure").str(cut.as_str());
                 self.kind(map);
                 map.field("raw_hash").option(raw_hash.as_ref());
-                self.place(map);
+                self.seq(map);
                 map.field("status").str("rejected");
+                self.step(map);
             }
             Event::Reused(decision) => {
                 map.field("args").value_map(&decision.arguments);
@@ -573,9 +580,17 @@ impl Entry {
         map.field("kind").str(self.event.kind());
     }
 
-    fn place(&self, map: &mut Fields<'_, '_>) {
+    fn seq(&self, map: &mut Fields<'_, '_>) {
         map.field("seq").uint(u64::from(self.seq));
+    }
+
+    fn step(&self, map: &mut Fields<'_, '_>) {
         map.field("step").uint(u64::from(self.step));
+    }
+
+    fn place(&self, map: &mut Fields<'_, '_>) {
+        self.seq(map);
+        self.step(map);
     }
 
     fn call_action(&self, map: &mut Fields<'_, '_>, call: CallRef, name: &str, arguments: &Map) {

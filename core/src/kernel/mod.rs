@@ -51,27 +51,44 @@ use crate::canonical;
 use crate::contract::manifest::ControlTool;
 use crate::contract::{CompletionMode, ExecutionContract, Manifest, Millis, ModelProfile, Spent, Tokens, ToolPolicy};
 use crate::ids::Digest;
-use crate::message::{
-    AdapterDecision, AgentMessage, MessageRole, ProtocolAdapterResult, RejectionCode, ToolInvocation, Usage,
-};
+use crate::message::{AdapterDecision, AgentMessage, MessageRole, RejectionCode, ToolInvocation};
 use crate::outcome::{AgentOutcome, GoalStatus, Reason};
 use crate::value::{Map, Value};
 
+mod command;
 mod commit;
+mod digest;
 mod entry;
+mod explain;
+mod input;
+pub mod metrics;
 mod observe;
 mod precheck;
+mod replay;
+pub mod script;
+mod stored;
 pub mod transcript;
 mod validate_calls;
+mod verify;
 
 pub use entry::{
     AdapterRecord, CallRef, Cut, Decision, Entry, Event, Origin, Predicate, State, Terminal, TimeLimit, ToolEnvelope,
     ToolFailure, ToolRecord,
 };
 
+pub use command::{Ask, Call, Command, Constraints, Ended, Purpose, Step};
+pub use digest::StateDigest;
+pub use input::{Executed, Inference, Input};
+pub use replay::{ReplayError, Replayed, replay};
+pub use stored::{StoredEntry, StoredError};
+pub use verify::{Component, Divergence, compare, keyed_seal, verify};
+
 use commit::{Again, Facts, Next, Reply};
 use transcript::Header;
 use validate_calls::{Asked, Fate, Sequence};
+
+/// What an interrupted run says.
+const CANCELLED: &str = "the call was cancelled";
 
 /// Tool errors in a row that end a run (X3).
 pub const MAX_TOOL_ERRORS_IN_A_ROW: u32 = 5;
@@ -108,188 +125,6 @@ impl Environment {
             policy_hash: None,
         }
     }
-}
-
-/// What the kernel is told. Each is the answer to the last command, or says why there is none.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// The provider's readiness; answers [`Command::Probe`]. `Err` says why not.
-    Readiness(Result<(), Arc<str>>),
-    /// A reply, made canonical or rejected by the adapter; answers [`Command::Infer`].
-    Inferred(Box<Inference>),
-    /// No reply after the configured provider attempts (V34); answers [`Command::Infer`].
-    ProviderFailed {
-        /// Its words, without secrets.
-        message: Arc<str>,
-    },
-    /// A kept program in place of a reply: answers [`Command::Probe`] or [`Command::Infer`]. Not an inference.
-    Reused(Arc<Decision>),
-    /// A tool came back; answers [`Command::Execute`].
-    Executed(Executed),
-    /// The boundary call was cut because its deadline passed. `raw_hash`: digest of a partial reply.
-    TimedOut {
-        /// Digest of what had arrived, for an inference.
-        raw_hash: Option<Digest>,
-    },
-    /// The boundary call was cut, or not made, because the cancel token is set.
-    Cancelled {
-        /// Digest of what had arrived, for an inference.
-        raw_hash: Option<Digest>,
-    },
-    /// The step's entries could not be stored, so its command was not performed (C1).
-    PersistenceFailed {
-        /// The store's words.
-        message: Arc<str>,
-    },
-}
-
-impl Input {
-    /// A tool came back with that envelope, nothing else to say.
-    pub fn executed(envelope: ToolEnvelope) -> Self {
-        Self::Executed(Executed { envelope, observation: None, child_tokens: Tokens(0), cancelled: false })
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Readiness(_) => "readiness",
-            Self::Inferred(_) => "inferred",
-            Self::ProviderFailed { .. } => "provider_failed",
-            Self::Reused(_) => "reused",
-            Self::Executed(_) => "executed",
-            Self::TimedOut { .. } => "timed_out",
-            Self::Cancelled { .. } => "cancelled",
-            Self::PersistenceFailed { .. } => "persistence_failed",
-        }
-    }
-}
-
-/// A reply with what it cost.
-#[derive(Clone, Debug)]
-pub struct Inference {
-    /// The adapter's decision.
-    pub result: ProtocolAdapterResult,
-    /// Tokens as the provider reported them; `None` is estimated.
-    pub usage: Option<Usage>,
-    /// Canonical bytes of the prompt that was sent (V18).
-    pub prompt_bytes: u64,
-    /// The text as it was streamed, in pieces; empty when it came whole. Shown again by [`Step::texts`] if the gate held it.
-    pub chunks: Vec<Arc<str>>,
-    /// The cancel token was set when the reply arrived.
-    pub cancelled: bool,
-}
-
-/// A tool's answer.
-#[derive(Clone, Debug)]
-pub struct Executed {
-    /// The envelope.
-    pub envelope: ToolEnvelope,
-    /// What the model is shown instead of the value's own text, before truncation.
-    pub observation: Option<Arc<str>>,
-    /// Tokens of child runs that this call started (V40).
-    pub child_tokens: Tokens,
-    /// The cancel token was set when the tool came back.
-    pub cancelled: bool,
-}
-
-/// What the kernel asks for.
-#[derive(Clone, Debug)]
-pub enum Command {
-    /// Is the provider ready (V37)? Or: here is a kept program.
-    Probe,
-    /// Ask the model.
-    Infer(Box<Ask>),
-    /// Run one tool.
-    Execute(Call),
-    /// The run is over. Any further input is answered with the same command and no entries.
-    Finish(Box<Ended>),
-}
-
-/// What to ask the model.
-#[derive(Clone, Debug)]
-pub struct Ask {
-    /// 1 for the first inference of the run (V38).
-    pub step: u32,
-    /// 1 + format retries + nudges and repairs (C2); without the 1 if a kept program went first.
-    pub generation_attempt: u32,
-    /// Why.
-    pub purpose: Purpose,
-    /// Canonical messages since the last inference: what the model said, and one observation per call, in order. To be
-    /// appended to the conversation. A rejected reply is never among them (EC-R6).
-    pub append: Vec<AgentMessage>,
-    /// Whether tools are offered; false for a synthesis.
-    pub offer_tools: bool,
-    /// Output cap in tokens: `reserved_synthesis` for a synthesis (EC-T4.8).
-    pub max_output_tokens: Option<u64>,
-    /// Text must be held back until the kernel hands it out in [`Step::texts`] (EC-3.F).
-    pub hold_text: bool,
-    /// How long the inference may take.
-    pub deadline: Millis,
-}
-
-/// Why the model is asked.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Purpose {
-    /// To decide what to do.
-    Act,
-    /// Its last reply was rejected.
-    Retry {
-        /// Why.
-        failure: RejectionCode,
-        /// In words, for the model.
-        detail: Arc<str>,
-    },
-    /// It talked where a call is required.
-    Nudge,
-    /// Its program or call failed.
-    Repair {
-        /// What the tool said.
-        message: Arc<str>,
-    },
-    /// To close the run without tools: the window is nearly full.
-    Synthesis,
-}
-
-/// A tool call to perform.
-#[derive(Clone, Debug)]
-pub struct Call {
-    /// Its derived id.
-    pub id: CallRef,
-    /// The tool.
-    pub name: Arc<str>,
-    /// Its arguments, valid by the manifest.
-    pub arguments: Arc<Map>,
-    /// How long it may take, child runs included.
-    pub deadline: Millis,
-}
-
-/// How a run ended.
-#[derive(Clone, Debug)]
-pub struct Ended {
-    /// The class.
-    pub agent_outcome: AgentOutcome,
-    /// The cause.
-    pub reason: Reason,
-    /// Only after `done`.
-    pub goal_status: Option<GoalStatus>,
-    /// The program's value, the arguments of `done`, or the text; also beside a failure, if there is one (V44).
-    pub value: Option<Arc<Value>>,
-    /// What happened and what to do, for the caller.
-    pub message: Arc<str>,
-    /// What it took.
-    pub spent: Spent,
-    /// Generations made: 0 for a kept program that needed none (C2).
-    pub generation_attempt: u32,
-}
-
-/// What one input led to.
-#[derive(Debug)]
-pub struct Step {
-    /// To be stored before the command is performed.
-    pub entries: Vec<Entry>,
-    /// Text that may be shown now, in order. Never text the gate holds back.
-    pub texts: Vec<Arc<str>>,
-    /// What to do.
-    pub command: Command,
 }
 
 /// What the clock says about the boundary call that just ended (V39).
@@ -408,6 +243,7 @@ pub struct Kernel {
     tool_failed: Option<(Reason, Arc<str>)>,
     value: Option<Arc<Value>>,
     ended: Option<Box<Ended>>,
+    digest: StateDigest,
     entries: Vec<Entry>,
     texts: Vec<Arc<str>>,
 }
@@ -444,6 +280,7 @@ impl Kernel {
             tool_failed: None,
             value: None,
             ended: None,
+            digest: StateDigest::default(),
             entries: Vec::new(),
             texts: Vec::new(),
         };
@@ -581,6 +418,11 @@ impl Kernel {
             offer_tools: !synthesis && self.contract.tool_policy() != ToolPolicy::Forbidden,
             max_output_tokens: synthesis.then_some(self.contract.context_budget().reserved_synthesis),
             hold_text: !self.gate_open,
+            constraints: Constraints {
+                grammar_profile: self.contract.grammar_profile().cloned(),
+                grammar_sha256: self.contract.grammar_sha256(),
+                logits_mask_sha256: self.contract.logits_mask_sha256(),
+            },
             deadline: self.deadline(),
         }))
     }
@@ -644,6 +486,9 @@ impl Kernel {
     fn reused(&mut self, decision: Arc<Decision>) -> Command {
         let asked = vec![Asked { name: decision.name.clone(), arguments: decision.arguments.clone() }];
         self.note(Event::Reused(decision));
+        if self.spent.inferences == 0 {
+            self.first_generation = 0;
+        }
         self.validate_calls(asked)
     }
 
@@ -1180,53 +1025,6 @@ impl Kernel {
         }
     }
 
-    // Words for the caller
-
-    fn limit_words(&self, limit: TimeLimit) -> Arc<str> {
-        let budget = self.contract.budget();
-        let words = match limit {
-            TimeLimit::InferStep => format!("the model took longer than {}", budget.step_timeout),
-            TimeLimit::ToolStep => format!("a tool took longer than {}", budget.step_timeout),
-            TimeLimit::Total => format!("the run took longer than {}", budget.total_timeout),
-        };
-        words.into()
-    }
-
-    fn words(&self, outcome: AgentOutcome, reason: Reason) -> Arc<str> {
-        let recorded = |slot: &Option<(Reason, Arc<str>)>| slot.as_ref().map(|(_, words)| words.clone());
-        let budget = self.contract.budget();
-        let words: Option<Arc<str>> = match outcome {
-            AgentOutcome::CompletedWithTools | AgentOutcome::CompletedChatOnly => Some("".into()),
-            AgentOutcome::Interrupted => Some(CANCELLED.into()),
-            AgentOutcome::FailedTimeout => recorded(&self.pending.timeout),
-            AgentOutcome::FailedContractViolation => recorded(&self.pending.violation),
-            AgentOutcome::FailedProtocolMalformed if reason == Reason::ProviderUnavailable => {
-                self.pending.provider_failed.clone()
-            }
-            AgentOutcome::FailedProtocolMalformed => Some(self.seen.rejection.clone()),
-            AgentOutcome::FailedProtocolNoTools => {
-                Some("the model ended without calling the tool that this contract requires".into())
-            }
-            AgentOutcome::FailedValidation => match &self.pending.invalid {
-                Some((_, words)) => Some(words.clone()),
-                None => recorded(&self.tool_failed),
-            },
-            AgentOutcome::FailedBudgetExhausted if reason == Reason::MaxTokens => {
-                let limit = budget.max_tokens_consumed.unwrap_or_default();
-                Some(format!("{} were used, {limit} were granted", self.spent.tokens).into())
-            }
-            AgentOutcome::FailedBudgetExhausted if reason == Reason::NoProgress => {
-                let window = self.contract.no_progress_window();
-                Some(format!("{window} steps in a row made no progress").into())
-            }
-            AgentOutcome::FailedBudgetExhausted => {
-                Some(format!("the granted {} inferences are used up", budget.max_inferences).into())
-            }
-            AgentOutcome::FailedPreflight => None,
-        };
-        words.unwrap_or_else(|| reason.as_str().into())
-    }
-
     // Small things
 
     /// 1 + format retries + nudges and repairs used; without the 1 for a kept program (C2).
@@ -1261,12 +1059,13 @@ impl Kernel {
     fn note(&mut self, event: Event) {
         self.seq += 1;
         let at = self.now.since(self.started);
-        self.entries.push(Entry { seq: self.seq, step: self.step, state: self.state, event, at });
+        let entry = Entry { seq: self.seq, step: self.step, state: self.state, event, at };
+        self.digest.take(&entry);
+        self.entries.push(entry);
     }
 
     fn hand_out(&mut self, command: Command) -> Step {
-        Step { entries: std::mem::take(&mut self.entries), texts: std::mem::take(&mut self.texts), command }
+        let (entries, texts) = (std::mem::take(&mut self.entries), std::mem::take(&mut self.texts));
+        Step { entries, texts, digest: self.digest, command }
     }
 }
-
-const CANCELLED: &str = "the call was cancelled";

@@ -59,6 +59,16 @@ impl fmt::Display for Language {
     }
 }
 
+/// How much of a VM programs share (engines.md, "Settled").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// A pooled VM, a fresh sealed environment per call.
+    #[default]
+    Shared,
+    /// A VM per call.
+    Fresh,
+}
+
 /// A program that compiles. Cheap to clone; immutable.
 #[derive(Clone)]
 pub struct Program {

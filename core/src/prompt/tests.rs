@@ -28,9 +28,10 @@ fn fenced_part(text: &str) -> &str {
     data
 }
 
-/// Conservative: code and English in a modern tokenizer are about four bytes to a token.
+/// Conservative: o200k_base counts 745 tokens for 2,826 bytes of `lua.md` and 905 for 3,130 bytes of `rhai.md` (3.5 to
+/// 3.8 bytes each, counted by hand with the real tokenizer).
 fn estimated_tokens(text: &str) -> usize {
-    text.len() * 2 / 7
+    text.len() * 10 / 33
 }
 
 #[test]
@@ -160,6 +161,8 @@ fn the_system_prompt_is_stable_and_shared() {
     assert_eq!(tools.system_prompt(Language::Lua), same.system_prompt(Language::Lua));
     assert!(Arc::ptr_eq(&tools.system_prompt(Language::Lua), &tools.system_prompt(Language::Lua)));
     assert!(tools.system_prompt(Language::Lua).starts_with(&*first.system));
+    let dashed = ToolDocs::new([("fetch-url", "one", &schema)]).system_prompt(Language::Lua);
+    assert!(dashed.ends_with("\n- tools[\"fetch-url\"]: \"one\" Arguments: {\"type\":\"object\"}\n"), "{dashed}");
 }
 
 #[test]
@@ -228,13 +231,14 @@ fn a_prompt_of_a_small_call_is_cheap() {
         .min()
         .unwrap();
     // 5 us in a release build; a debug build on a busy machine is allowed ten times as much.
+    println!("a small prompt takes {cheapest:?}");
     assert!(cheapest.as_micros() < if cfg!(debug_assertions) { 50 } else { 5 }, "{cheapest:?}");
 }
 
 proptest! {
     /// No text of the caller can close the fence or open a line of its own inside it.
     #[test]
-    fn data_cannot_leave_its_fence(text in ".{0,200}|(DATA-[0-9a-f]{8}>>>\n?){1,4}", key in ".{0,20}") {
+    fn data_cannot_leave_its_fence(text in "(?s).{0,200}|(DATA-[0-9a-f]{8}>>>\n?){1,4}", key in "(?s).{0,20}") {
         let tools = ToolDocs::default();
         let map = Map::from([(key, Value::from(text.clone()))]);
         let args = [Value::from(text.clone())];
@@ -248,7 +252,7 @@ proptest! {
 
     /// What is shown stays JSON, also when it is cut.
     #[test]
-    fn shown_state_is_json(items in proptest::collection::vec(".{0,300}", 0..80)) {
+    fn shown_state_is_json(items in proptest::collection::vec("(?s).{0,300}", 0..80)) {
         let list: Vec<Value> = items.into_iter().map(Value::from).collect();
         let mut out = String::new();
         Bounded::new(1_000, &mut out).list(&list, 0);

@@ -287,7 +287,6 @@ fn retry_after_header(text: &str, now: SystemTime) -> Option<Duration> {
     if let Ok(number) = text.parse::<f64>() {
         return seconds(number);
     }
-    #[cfg(feature = "http")]
     if let Ok(date) = httpdate::parse_http_date(text) {
         return Some(date.duration_since(now).unwrap_or_default());
     }

@@ -16,6 +16,7 @@ use crate::value::{Map, Value};
 
 pub use crate::message::{ModelReply, RawToolCall, Usage};
 
+#[cfg(feature = "http")]
 mod classify;
 #[cfg(feature = "http")]
 mod http;
@@ -27,6 +28,8 @@ pub mod scripted;
 pub mod secret;
 pub mod targets;
 pub(crate) mod wait;
+
+pub use wait::bounded;
 
 pub use resolve::{ModelSettings, ModelSpec, Origin, ResolveError, Resolved, resolve};
 pub use scripted::Scripted;

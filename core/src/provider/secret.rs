@@ -7,12 +7,25 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use parking_lot::RwLock;
+
 /// What stands where a secret was.
 const MASK: &str = "[secret]";
 
 /// A key. `Debug` and `Display` mask it; only [`Secret::expose`] shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<str>);
+
+/// Every key that this process was given: logs and other surfaces must not show it wherever it turns up.
+static KNOWN: RwLock<Vec<Secret>> = RwLock::new(Vec::new());
+
+/// The text without any key that this process was given.
+pub fn scrub(text: &str) -> Cow<'_, str> {
+    KNOWN.read().iter().fold(Cow::Borrowed(text), |text, secret| match secret.scrub(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(scrubbed) => Cow::Owned(scrubbed),
+    })
+}
 
 impl Secret {
     /// Shortest text that is worth masking; a local server's dummy key may be shorter, and occurs in ordinary words.
@@ -21,7 +34,14 @@ impl Secret {
     /// Keeps a key. White space around it (the newline at the end of a file) is dropped; nothing left is `None`.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
-        (!text.is_empty()).then(|| Self(text.into()))
+        (!text.is_empty()).then(|| {
+            let secret = Self(text.into());
+            let mut known = KNOWN.write();
+            if text.len() >= Self::MIN_SCRUBBED_BYTES && !known.contains(&secret) {
+                known.push(secret.clone());
+            }
+            secret
+        })
     }
 
     /// The key itself, for the one header that carries it.

@@ -11,14 +11,18 @@ use crate::agent::{Agent, UseError};
 use crate::ids::CallId;
 use crate::log::record::CallRecord;
 use crate::program::registry::{Listed, Registry};
-use crate::program::{Executor, Language};
+use crate::program::{Executor, Isolation, Language};
 
 pub(crate) mod driver;
 pub mod options;
+pub mod replay;
 pub mod settings;
+mod spawn;
 pub mod wait;
 
-use options::{Isolation, OptionError, Options};
+pub use spawn::spawn;
+
+use options::{OptionError, Options};
 use settings::Settings;
 
 /// Ended calls that a runtime remembers for `calls`.

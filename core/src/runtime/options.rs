@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::contract::delegation::{self, ContractFieldError, ContractSource, DelegationContract};
 use crate::log::LogSink;
-use crate::program::Language;
+use crate::program::{Isolation, Language};
 use crate::provider::{ModelSpec, Output, Secret};
 use crate::tools::Tool;
 use crate::value::{Map, Value};
@@ -36,16 +36,6 @@ pub enum Reuse {
     Auto,
     /// Never.
     Off,
-}
-
-/// How much of a VM is shared between programs (engines.md, "Settled").
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Isolation {
-    /// A pooled VM, a fresh sealed environment per call.
-    #[default]
-    Shared,
-    /// A VM per call.
-    Fresh,
 }
 
 /// A set of options; `None` leaves the setting as it was.
@@ -297,7 +287,9 @@ impl Options {
                 });
             }
             "debug" => self.debug = Some(value.as_bool().ok_or_else(|| invalid("debug", "true or false", value))?),
-            "max_generation_attempts" => self.max_generation_attempts = Some(whole("max_generation_attempts", value, 1, 4)?),
+            "max_generation_attempts" => {
+                self.max_generation_attempts = Some(whole("max_generation_attempts", value, 1, 4)?)
+            }
             "execution_repairs" => self.execution_repairs = Some(whole("execution_repairs", value, 0, 3)?),
             "provider_timeout_seconds" => self.provider_timeout = Some(seconds("provider_timeout_seconds", value)?),
             "program_timeout_seconds" => self.program_timeout = Some(seconds("program_timeout_seconds", value)?),
@@ -306,11 +298,8 @@ impl Options {
                 self.max_memory_bytes = Some(whole("max_memory_bytes", value, 1 << 20, 1 << 34)?);
             }
             "isolation" => {
-                self.isolation = Some(one_of(
-                    "isolation",
-                    value,
-                    &[("shared", Isolation::Shared), ("fresh", Isolation::Fresh)],
-                )?);
+                self.isolation =
+                    Some(one_of("isolation", value, &[("shared", Isolation::Shared), ("fresh", Isolation::Fresh)])?);
             }
             "call_timeout_seconds" => self.call_timeout = Some(seconds("call_timeout_seconds", value)?),
             "max_delegation_depth" => self.max_delegation_depth = Some(whole("max_delegation_depth", value, 0, 64)?),
@@ -365,10 +354,7 @@ impl Options {
                 });
             }
             unknown => {
-                return Err(OptionError::Unknown {
-                    name: unknown.to_owned(),
-                    suggestion: nearest(unknown, &NAMES),
-                });
+                return Err(OptionError::Unknown { name: unknown.to_owned(), suggestion: nearest(unknown, &NAMES) });
             }
         }
         Ok(())

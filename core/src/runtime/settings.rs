@@ -10,11 +10,11 @@ use crate::contract::delegation::DelegationContract;
 use crate::ids::Digest;
 use crate::kernel::Environment;
 use crate::log::{self, BackgroundLog, LogSink};
-use crate::program::{Language, Limits};
+use crate::program::{Isolation, Language, Limits};
 use crate::prompt::ToolDocs;
 use crate::provider::{self, ModelSettings, ModelSpec, Provider};
 use crate::runtime::driver;
-use crate::runtime::options::{Isolation, LogOption, OptionError, Options, Reuse};
+use crate::runtime::options::{LogOption, OptionError, Options, Reuse};
 use crate::tools::ToolSet;
 
 /// What an agent works with. Private to the runtime's own crate: users set [`Options`].
@@ -140,10 +140,16 @@ impl Settings {
 fn resolve(options: &Options) -> Result<Option<Arc<dyn Provider>>, OptionError> {
     let invalid = |name, message: String| OptionError::Invalid { name, message };
     let Some(model) = &options.model else {
-        let companions =
-            [("base_url", options.base_url.is_some()), ("api_key", options.api_key.is_some()), ("api_key_file", options.api_key_file.is_some()), ("output", options.output.is_some())];
+        let companions = [
+            ("base_url", options.base_url.is_some()),
+            ("api_key", options.api_key.is_some()),
+            ("api_key_file", options.api_key_file.is_some()),
+            ("output", options.output.is_some()),
+        ];
         return match companions.into_iter().find(|(_, given)| *given) {
-            Some((name, _)) => Err(invalid(name, "goes together with `model`, such as \"openai-compatible:NAME\"".into())),
+            Some((name, _)) => {
+                Err(invalid(name, "goes together with `model`, such as \"openai-compatible:NAME\"".into()))
+            }
             None => Ok(None),
         };
     };

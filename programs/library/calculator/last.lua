@@ -5,10 +5,11 @@ if type(back) ~= "number" or back < 1 or back % 1 ~= 0 then
 end
 for index = #history, 1, -1 do
     local earlier = history[index]
-    if earlier.status == "ok" and earlier.method ~= "last" then
+    if earlier.ok and earlier.method ~= "last" then
         back -= 1
         if back == 0 then
-            return earlier.value
+            -- Large values stay behind a reference.
+            return if earlier.value_ref then content(earlier.value_ref) else earlier.value
         end
     end
 end

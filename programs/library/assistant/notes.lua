@@ -1,0 +1,2 @@
+-- notes(): everything that was written down, by topic.
+return context.notes or {}

@@ -1,0 +1,2 @@
+-- count(): how many rows were loaded.
+return #(context.rows or array{})

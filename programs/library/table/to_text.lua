@@ -1,0 +1,40 @@
+-- to_text(rows): a table to read, columns aligned. to_text(rows, columns): these columns, so ordered.
+local rows, columns = args[1], args[2] or kwargs.columns
+if type(rows) ~= "table" or (columns ~= nil and type(columns) ~= "table") then
+    return Outcome.error{ error_type = "invalid_argument", error_message = "to_text needs rows, and columns as a list" }
+end
+if columns == nil then
+    columns = {}
+    for _, row in ipairs(rows) do
+        for name in pairs(row) do
+            if not table.find(columns, name) then
+                table.insert(columns, name)
+            end
+        end
+    end
+    table.sort(columns)
+end
+
+local lines = { {}, {} }
+for index, name in ipairs(columns) do
+    local width = utf8.len(name)
+    local cells = {}
+    for number, row in ipairs(rows) do
+        local value = row[name]
+        cells[number] = if value == nil or value == null then "" else tostring(value)
+        width = math.max(width, utf8.len(cells[number]))
+    end
+    lines[1][index] = name .. string.rep(" ", width - utf8.len(name))
+    lines[2][index] = string.rep("-", width)
+    for number, row in ipairs(rows) do
+        local blanks = string.rep(" ", width - utf8.len(cells[number]))
+        lines[number + 2] = lines[number + 2] or {}
+        -- Numbers stand on the right, everything else on the left.
+        lines[number + 2][index] = if type(row[name]) == "number" then blanks .. cells[number] else cells[number] .. blanks
+    end
+end
+local texts = {}
+for number, cells in ipairs(lines) do
+    texts[number] = (string.gsub(table.concat(cells, "  "), "%s+$", ""))
+end
+return table.concat(texts, "\n")
