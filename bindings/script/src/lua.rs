@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cadenza_core::cancel::CancelToken;
 use cadenza_core::program::lua::install_script;
 use cadenza_core::runtime::Runtime;
-use mlua::{Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value as LuaValue, VmState};
+use mlua::{Function, Lua, LuaString, MultiValue, Table, Value as LuaValue, VmState};
 use parking_lot::Mutex;
 
 use crate::host::{Console, Trusted};

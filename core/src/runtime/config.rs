@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::provider::Resolved;
 use crate::runtime::options::{NAMES, OptionError, Options};
+use crate::runtime::settings;
 use crate::value::{Map, Value};
 
 /// What the names of environment variables begin with.
@@ -139,8 +141,16 @@ impl Config {
         let name = match &error {
             OptionError::Unknown { name, .. } => name.split('.').next().unwrap_or_default(),
             OptionError::Invalid { name, .. } | OptionError::NotYet { name, .. } => name,
+            OptionError::Configuration(_) => "",
         };
         ConfigError::Option { origin: self.origin(name), error }
+    }
+
+    /// The model that these options name, or that the defaults choose, and what decided it.
+    pub fn resolve_model(&self) -> Result<Resolved, ConfigError> {
+        let mut options = self.options()?;
+        let model = options.model.take().unwrap_or_default();
+        settings::resolve_model(&model, &options).map_err(|error| self.located(error))
     }
 
     fn read_toml(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {

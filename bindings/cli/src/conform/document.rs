@@ -51,7 +51,7 @@ pub fn parse(text: &str) -> Result<Node, Fault> {
     let options = serde_saphyr::options! { strict_booleans: true };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let line = error.location().map_or(0, |location| location.line());
-        Fault::new(line, first_line(&error.render_without_snippet()))
+        Fault::new(line, first_line(&error.without_snippet().to_string()))
     })
 }
 

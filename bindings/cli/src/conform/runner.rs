@@ -6,15 +6,16 @@ use std::sync::Arc;
 
 use cadenza_core::log::{self, LogSink, record::CallRecord};
 use cadenza_core::program::Language;
+use cadenza_core::provider::ModelSpec;
 use cadenza_core::provider::scripted::Scripted;
 use cadenza_core::runtime::Runtime;
-use cadenza_core::runtime::options::{LogOption, ModelOption, Options, Reuse};
+use cadenza_core::runtime::options::{LogOption, Options, Reuse};
 use cadenza_core::value::{Map, Value};
 use parking_lot::Mutex;
 
 use super::programs::Programs;
 use super::report::ScenarioResult;
-use super::scenario::{Body, Call, Expectation, Op, Scenario, Step};
+use super::scenario::{Body, Call, Expectation, Op, Scenario, Step, Story};
 use super::stub;
 use super::surface::{Seen, Surface, World};
 
@@ -44,7 +45,11 @@ fn run_body(
     surface: &dyn Surface,
     language: Language,
 ) -> Result<Option<String>, String> {
-    let model = match &body.plan {
+    let story = match body {
+        Body::Agent(story) => story,
+        Body::Kernel(scenario) => return scenario.check().map(|_| None).map_err(|mismatch| mismatch.to_string()),
+    };
+    let model = match &story.plan {
         Some(plan) => stub::planned(plan, programs).map_err(|fault| fault.to_string())?,
         None => stub::planless(),
     };
@@ -53,18 +58,16 @@ fn run_body(
     let runtime = fresh_runtime(surface.runtime(), model.clone(), log.clone(), language)?;
     let world = surface.world(runtime)?;
     let mut run = Run {
-        body,
+        story,
         model,
         log,
         world,
         language,
         roles: BTreeMap::new(),
         languages: BTreeMap::new(),
-        step: 0,
         owners: Vec::new(),
     };
-    for (number, step) in body.steps.iter().enumerate() {
-        run.step = number;
+    for step in &story.steps {
         run.perform(step).map_err(|why| format!("line {}, {}: {why}", step.line, step.op.name()))?;
     }
     let overruns = run.model.overruns();
@@ -82,7 +85,7 @@ fn fresh_runtime(
     language: Language,
 ) -> Result<Runtime, String> {
     let options = Options {
-        model: Some(ModelOption::Provider(model)),
+        model: Some(ModelSpec::Provider(model)),
         language: Some(language),
         log: Some(LogOption::Sink(log)),
         execution_repairs: Some(0),
@@ -99,7 +102,7 @@ fn fresh_runtime(
 }
 
 struct Run<'a> {
-    body: &'a Body,
+    story: &'a Story,
     model: Arc<Scripted>,
     log: Arc<CapturedLog>,
     world: Box<dyn World + 'a>,
@@ -108,8 +111,6 @@ struct Run<'a> {
     roles: BTreeMap<String, String>,
     /// Alias to the language of its programs.
     languages: BTreeMap<String, Language>,
-    /// Number of the step that runs.
-    step: usize,
     /// How many log entries there were after each call step, and the alias it called.
     owners: Vec<(usize, String)>,
 }
@@ -174,7 +175,7 @@ impl Run<'_> {
     }
 
     fn construct(&mut self, alias: &str, role: &str, config: &Map) -> Result<(), String> {
-        let mut merged = self.body.config.clone();
+        let mut merged = self.story.config.clone();
         merged.extend(config.clone());
         let language = merged.get("language").and_then(Value::as_str).and_then(Language::from_name);
         self.world.construct(alias, role, &merged)?;
@@ -189,7 +190,7 @@ impl Run<'_> {
 
     /// Without a plan, tells the model what this step expects.
     fn prepare(&self, target: &str, role: &str, call: &Call) {
-        if self.body.plan.is_none() {
+        if self.story.plan.is_none() {
             let language = self.languages.get(target).copied().unwrap_or(self.language);
             stub::expect(&self.model, role, call, language);
         }

@@ -1,8 +1,10 @@
 //! Scenario files (formats.md 1.2 to 1.5), read into steps. A fault inside one scenario is that scenario's failure; only
-//! a file that is not a scenario file at all is refused as a whole.
+//! a file that is not a scenario file at all is refused as a whole. Scenarios of the execution contract, which have a
+//! contract and replies where others have steps, are read for the kernel's own bench.
 
 use std::collections::BTreeMap;
 
+use cadenza_core::kernel::script;
 use cadenza_core::value::{Map, Value};
 
 use super::document::{Fault, Fields, Kind, Node, parse};
@@ -30,9 +32,18 @@ pub struct Scenario {
     pub body: Result<Body, Fault>,
 }
 
-/// What a scenario does.
+/// What a scenario is about.
 #[derive(Clone, Debug)]
-pub struct Body {
+pub enum Body {
+    /// The agent contract.
+    Agent(Story),
+    /// The execution contract.
+    Kernel(Box<script::Scenario>),
+}
+
+/// What a scenario of the agent contract does.
+#[derive(Clone, Debug)]
+pub struct Story {
     /// Default options of every construct.
     pub config: Map,
     /// Method to ids; `None` without a plan.
@@ -55,7 +66,6 @@ pub struct Step {
 
 /// The operations of formats.md 1.5.
 #[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "the fields are those of the format")]
 pub enum Op {
     /// `Agent.for_role(role, config)` under an alias.
     Construct { alias: String, role: String, config: Map },
@@ -181,11 +191,22 @@ impl Scenario {
     fn read(node: &Node) -> Result<Self, Fault> {
         let mut fields = Fields::of(node, "a scenario")?;
         let id = fields.text("id")?;
-        Ok(Self { id, line: node.line, body: Body::read(fields) })
+        let has = |name: &str| node.map("a scenario").is_ok_and(|entries| entries.iter().any(|(key, _)| key == name));
+        let body = if !has("steps") && (has("contract") || has("replies") || has("expect")) {
+            read_kernel(node).map(|scenario| Body::Kernel(Box::new(scenario)))
+        } else {
+            Story::read(fields).map(Body::Agent)
+        };
+        Ok(Self { id, line: node.line, body })
     }
 }
 
-impl Body {
+fn read_kernel(node: &Node) -> Result<script::Scenario, Fault> {
+    let refused = |error: serde_json::Error| node.fault(format!("a scenario of the execution contract: {error}"));
+    serde_json::to_value(node.to_value()).and_then(serde_json::from_value).map_err(refused)
+}
+
+impl Story {
     fn read(mut fields: Fields<'_>) -> Result<Self, Fault> {
         // For readers only.
         fields.optional("verifies");
