@@ -426,7 +426,7 @@ fn a_call_that_waits_for_its_turn_ends_with_its_own_deadline() {
 fn tools_are_validated_and_their_errors_are_catchable() {
     let schema =
         Value::from_json(r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#).unwrap();
-    let double = Tool::new("double", "Doubles n.", schema, |arguments| match arguments["n"].as_int() {
+    let double = Tool::new("double", "Doubles n.", schema, |arguments, _| match arguments["n"].as_int() {
         Some(13) => Err("unlucky".into()),
         number => Ok(Value::Int(number.unwrap_or_default() * 2)),
     });

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use cadenza_core::cancel::CancelToken;
 use cadenza_core::outcome::{ErrorType, Outcome};
-use cadenza_core::program::lua::{Isolation, LuaExecutor};
+use cadenza_core::program::Isolation;
+use cadenza_core::program::lua::LuaExecutor;
 use cadenza_core::program::{
     AgentRef, Arguments, Bounds, Execution, Executor, Host, HostError, Limits, ProgramFailure, Reads, Returned,
 };

@@ -112,10 +112,7 @@ impl PyAgent {
 
     /// Writes each entry into the runtime context and returns this agent.
     #[pyo3(signature = (**entries))]
-    fn remember<'py>(
-        slf: &Bound<'py, Self>,
-        entries: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Bound<'py, Self>> {
+    fn remember<'py>(slf: &Bound<'py, Self>, entries: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, Self>> {
         slf.get().handle.remember(entries)?;
         Ok(slf.clone())
     }
@@ -167,7 +164,11 @@ impl PyAgent {
         Err(no_attribute(slf.as_any(), name))
     }
 
-    fn __setattr__<'py>(slf: &Bound<'py, Self>, name: &Bound<'py, PyString>, value: &Bound<'py, PyAny>) -> PyResult<()> {
+    fn __setattr__<'py>(
+        slf: &Bound<'py, Self>,
+        name: &Bound<'py, PyString>,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
         slf.get().handle.set_attribute(slf.as_any(), name, value)
     }
 

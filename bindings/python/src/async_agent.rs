@@ -120,10 +120,7 @@ impl PyAsyncAgent {
 
     /// Writes each entry into the runtime context and returns this agent.
     #[pyo3(signature = (**entries))]
-    fn remember<'py>(
-        slf: &Bound<'py, Self>,
-        entries: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Bound<'py, Self>> {
+    fn remember<'py>(slf: &Bound<'py, Self>, entries: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, Self>> {
         slf.get().handle.remember(entries)?;
         Ok(slf.clone())
     }
@@ -174,7 +171,11 @@ impl PyAsyncAgent {
         Err(no_attribute(slf.as_any(), name))
     }
 
-    fn __setattr__<'py>(slf: &Bound<'py, Self>, name: &Bound<'py, PyString>, value: &Bound<'py, PyAny>) -> PyResult<()> {
+    fn __setattr__<'py>(
+        slf: &Bound<'py, Self>,
+        name: &Bound<'py, PyString>,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
         slf.get().handle.set_attribute(slf.as_any(), name, value)
     }
 
@@ -441,11 +442,12 @@ fn start(py: Python<'_>, work: Work) -> PyResult<(Bound<'_, PyAny>, CancelToken)
 
 fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     static GET: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let get = GET.get_or_try_init(py, || {
-        PyModule::import(py, "asyncio")?.getattr("get_running_loop").map(Bound::unbind)
-    })?;
+    let get =
+        GET.get_or_try_init(py, || PyModule::import(py, "asyncio")?.getattr("get_running_loop").map(Bound::unbind))?;
     get.bind(py).call0().map_err(|_| {
-        PyRuntimeError::new_err("no running event loop: await calls of an AsyncAgent inside asyncio, or use cadenza.Agent")
+        PyRuntimeError::new_err(
+            "no running event loop: await calls of an AsyncAgent inside asyncio, or use cadenza.Agent",
+        )
     })
 }
 

@@ -34,7 +34,8 @@ impl PyRuntimeContext {
 
 /// Makes the class count as a `collections.abc.MutableMapping`.
 pub(crate) fn register(py: Python<'_>) -> PyResult<()> {
-    abstract_class(py, "MutableMapping")?.call_method1(intern!(py, "register"), (py.get_type::<PyRuntimeContext>(),))?;
+    abstract_class(py, "MutableMapping")?
+        .call_method1(intern!(py, "register"), (py.get_type::<PyRuntimeContext>(),))?;
     Ok(())
 }
 

@@ -364,7 +364,9 @@ fn hint(object: &Bound<'_, PyAny>) -> Option<String> {
         return Some("an Outcome is not a value; pass its `.value`, or `.unwrap()` to stop on an error".to_owned());
     }
     if object.cast::<PyAgent>().is_ok() || object.cast::<PyAsyncAgent>().is_ok() {
-        return Some("an agent has no JSON form; pass `dict(agent.runtime_context)` or the outcome of a call".to_owned());
+        return Some(
+            "an agent has no JSON form; pass `dict(agent.runtime_context)` or the outcome of a call".to_owned(),
+        );
     }
     if object.cast::<DynamicMethod>().is_ok() || object.cast::<AsyncMethod>().is_ok() {
         return Some("this is a method of an agent, not its outcome; call it".to_owned());
@@ -421,7 +423,8 @@ fn numpy(known: &Known<'_, '_>, depth: usize, nodes: &mut usize) -> Result<Optio
             _ => object.clone(),
         };
         let list = plain.call_method0("tolist")?;
-        return convert(&list, depth + 1, nodes).map(|value| Some(if kind == "M" { without_nat(value) } else { value }));
+        return convert(&list, depth + 1, nodes)
+            .map(|value| Some(if kind == "M" { without_nat(value) } else { value }));
     }
     if is("datetime64") {
         return convert(object.str()?.as_any(), depth + 1, nodes).map(|value| Some(without_nat(value)));
@@ -444,12 +447,7 @@ fn without_nat(value: Value) -> Value {
     match value {
         Value::String(text) if text == "NaT" => Value::Null,
         Value::List(items) => Value::List(items.into_iter().map(without_nat).collect()),
-        Value::Null
-        | Value::Bool(_)
-        | Value::Int(_)
-        | Value::Float(_)
-        | Value::String(_)
-        | Value::Map(_) => value,
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) | Value::Map(_) => value,
     }
 }
 
@@ -497,9 +495,8 @@ fn dataclass(object: &Bound<'_, PyAny>, depth: usize, nodes: &mut usize) -> Conv
 /// `collections.abc.Mapping`; its module is part of every interpreter's start.
 fn mapping_class(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let class = CLASS.get_or_try_init(py, || {
-        PyModule::import(py, "_collections_abc")?.getattr("Mapping").map(Bound::unbind)
-    })?;
+    let class = CLASS
+        .get_or_try_init(py, || PyModule::import(py, "_collections_abc")?.getattr("Mapping").map(Bound::unbind))?;
     Ok(class.bind(py).clone())
 }
 

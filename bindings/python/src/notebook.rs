@@ -14,7 +14,8 @@ const TABLE: &str = "<table style=\"text-align:left\">";
 
 /// An agent as HTML.
 pub(crate) fn agent(agent: &Agent) -> String {
-    let mut html = format!("<div class=\"cadenza-agent\"><strong>Agent</strong> <code>{}</code>", escaped(agent.role()));
+    let mut html =
+        format!("<div class=\"cadenza-agent\"><strong>Agent</strong> <code>{}</code>", escaped(agent.role()));
     let keys = agent.runtime_context().keys();
     if keys.is_empty() {
         html.push_str("<br><em>runtime context is empty</em>");
@@ -29,7 +30,10 @@ pub(crate) fn agent(agent: &Agent) -> String {
     }
     let history = agent.history();
     if !history.is_empty() {
-        put(&mut html, format_args!("{TABLE}<tr><th>call</th><th>status</th><th>value or message</th><th>source</th></tr>"));
+        put(
+            &mut html,
+            format_args!("{TABLE}<tr><th>call</th><th>status</th><th>value or message</th><th>source</th></tr>"),
+        );
         for record in history.iter().rev().take(OUTCOMES) {
             put(
                 &mut html,

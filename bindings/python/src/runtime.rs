@@ -16,8 +16,8 @@ use crate::agent::PyAgent;
 use crate::async_agent::PyAsyncAgent;
 use crate::convert::map_to_python;
 use crate::errors::option_error;
-use crate::surface::closed;
 use crate::options;
+use crate::surface::closed;
 
 /// The name in log lines.
 const NAME: &str = "cadenza-python";
@@ -124,9 +124,10 @@ impl PyRuntime {
     fn call<'py>(&self, py: Python<'py>, call_id: &str) -> PyResult<Bound<'py, PyDict>> {
         let id = CallId::parse(call_id)
             .ok_or_else(|| PyValueError::new_err(format!("{call_id:?} is not a call id: 32 hexadecimal digits")))?;
-        let record = self.runtime.call(id).ok_or_else(|| {
-            PyLookupError::new_err(format!("no call {call_id} among the last 1,000 of this runtime"))
-        })?;
+        let record = self
+            .runtime
+            .call(id)
+            .ok_or_else(|| PyLookupError::new_err(format!("no call {call_id} among the last 1,000 of this runtime")))?;
         map_to_python(py, &record.to_map())
     }
 

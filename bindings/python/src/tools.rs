@@ -54,7 +54,8 @@ fn tool(function: &Bound<'_, PyAny>, name: Option<&str>) -> PyResult<Tool> {
         return Err(expected(function));
     }
     let described = PyModule::import(py, "cadenza._schema")?.call_method1("describe", (function, name));
-    let described = described.map_err(|error| option_error_text(py, format!("option \"tools\": {}", describe(py, &error))))?;
+    let described =
+        described.map_err(|error| option_error_text(py, format!("option \"tools\": {}", describe(py, &error))))?;
     let (name, description, parameters, coerce): (String, String, Bound<'_, PyAny>, Option<Py<PyAny>>) =
         described.extract()?;
     let parameters = to_value(&parameters, "the schema of a tool")?;
@@ -94,7 +95,8 @@ fn call_and_wait(callable: &Arc<Callable>, arguments: Map, bounds: &ToolBounds<'
             let running = workers::run(move |py| {
                 let kwargs = callable.kwargs(py, &arguments)?.unbind();
                 let function = callable.function.clone_ref(py);
-                let start = Start { caller, callable: function, args: PyTuple::empty(py).unbind(), kwargs: Some(kwargs) };
+                let start =
+                    Start { caller, callable: function, args: PyTuple::empty(py).unbind(), kwargs: Some(kwargs) };
                 start.on_loop(
                     py,
                     Box::new(move |py, result| {

@@ -97,10 +97,8 @@ pub(crate) fn submit(job: Job) {
     }
     if state.threads < MAX_THREADS {
         state.threads += 1;
-        let spawned = std::thread::Builder::new()
-            .name("cadenza-python".into())
-            .stack_size(STACK)
-            .spawn(move || work(pool));
+        let spawned =
+            std::thread::Builder::new().name("cadenza-python".into()).stack_size(STACK).spawn(move || work(pool));
         if spawned.is_err() {
             state.threads -= 1;
             if state.threads == 0 {

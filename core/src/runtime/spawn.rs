@@ -40,7 +40,8 @@ fn calls() -> io::Result<&'static Calls> {
         {
             return Ok(calls);
         }
-        let runtime = Builder::new_multi_thread().thread_name("cadenza-call").thread_stack_size(STACK).enable_all().build()?;
+        let runtime =
+            Builder::new_multi_thread().thread_name("cadenza-call").thread_stack_size(STACK).enable_all().build()?;
         let fresh = Box::into_raw(Box::new(Calls { generation: fork::generation(), runtime }));
         match CALLS.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
             // A parent's runtime stays leaked: its threads do not exist here, so it cannot be joined.
