@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use cadenza_core::agent::Agent;
 use cadenza_core::log::BackgroundLog;
-use cadenza_core::program::Language;
 use cadenza_core::message::ModelReply;
+use cadenza_core::program::Language;
 use cadenza_core::provider::{ModelSpec, Scripted};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::{LogOption, Options, Reuse};
@@ -67,14 +67,22 @@ fn tables() {
     table.row("parent + delegate + child, lua", Some(120.0), delegating(Language::Lua));
     table.row("parent + delegate + child, rhai", Some(120.0), delegating(Language::Rhai));
     let runtime = runtime(Language::Lua, false, Reuse::Auto);
-    table.row("construct", Some(3.0), median(2_000, || {
-        black_box(runtime.agent("calculator", Options::default()).expect("no options to refuse"));
-    }));
+    table.row(
+        "construct",
+        Some(3.0),
+        median(2_000, || {
+            black_box(runtime.agent("calculator", Options::default()).expect("no options to refuse"));
+        }),
+    );
     let calc = agent(Language::Lua, false, Reuse::Auto);
     table.row("setter", Some(0.7), median(20_000, || calc.set("memory", 5.into()).expect("an identifier")));
-    table.row("read", Some(0.4), median(20_000, || {
-        black_box(calc.runtime_context().get("memory"));
-    }));
+    table.row(
+        "read",
+        Some(0.4),
+        median(20_000, || {
+            black_box(calc.runtime_context().get("memory"));
+        }),
+    );
     growth(&mut table);
     table.note("memory per idle agent", format!("{:.2} KB (target 1.5 KB)", idle_agent_bytes() / 1024.0));
     table.print();
@@ -85,10 +93,8 @@ fn target(log: bool, without: f64, with: f64) -> Option<f64> {
 }
 
 const ADD: [&str; 2] = ["return args[1] + args[2]", "args[0] + args[1]"];
-const DELEGATE: [&str; 2] = [
-    r#"return agent:delegate("calculator"):add(2, 3)"#,
-    r#"agent.delegate("calculator", #{}).call("add", [2, 3])"#,
-];
+const DELEGATE: [&str; 2] =
+    [r#"return agent:delegate("calculator"):add(2, 3)"#, r#"agent.delegate("calculator", #{}).call("add", [2, 3])"#];
 
 fn scripted(language: Language) -> Arc<Scripted> {
     Arc::new(Scripted::respond(move |request| {

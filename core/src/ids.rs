@@ -4,7 +4,6 @@
 //! system call: a random prefix per process and a counter.
 
 use std::fmt;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -79,17 +78,34 @@ impl<'de> Deserialize<'de> for Digest {
 
 /// 128 bits: a random prefix per process, then a counter. Unique without a system call per id.
 fn fresh() -> u128 {
-    static PREFIX: OnceLock<u64> = OnceLock::new();
     static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let prefix = *PREFIX.get_or_init(|| {
-        let mut bytes = [0; 8];
-        // Without system randomness, fall back to the hasher's per-process seed: ids must be unique, not secret.
-        if getrandom::fill(&mut bytes).is_err() {
-            return std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id());
-        }
-        u64::from_le_bytes(bytes)
-    });
+    let prefix = match PREFIX.load(Ordering::Relaxed) {
+        0 => draw_prefix(),
+        prefix => prefix,
+    };
     (u128::from(prefix) << 64) | u128::from(COUNTER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The process's random prefix; 0 until it is drawn.
+static PREFIX: AtomicU64 = AtomicU64::new(0);
+
+fn draw_prefix() -> u64 {
+    let mut bytes = [0; 8];
+    // Without system randomness, fall back to the hasher's per-process seed: ids must be unique, not secret.
+    let drawn = match getrandom::fill(&mut bytes) {
+        Ok(()) => u64::from_le_bytes(bytes),
+        Err(_) => std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id()),
+    }
+    .max(1);
+    match PREFIX.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => drawn,
+        Err(other) => other,
+    }
+}
+
+/// A forked child draws its own, or its ids would be its parent's.
+pub(crate) fn forget_prefix() {
+    PREFIX.store(0, Ordering::Relaxed);
 }
 
 macro_rules! id {

@@ -9,6 +9,7 @@ pub mod agent;
 pub mod cancel;
 pub mod canonical;
 pub mod contract;
+pub mod fork;
 pub mod ids;
 pub mod kernel;
 pub mod log;

@@ -1,1 +1,67 @@
-//! .
+//! The Python face of Cadenza: the private extension `cadenza._core`.
+//!
+//! It translates and decides nothing: names, options, limits and dispatch are the core's. What is Python's own lives
+//! here: values, the GIL, signals, event loops, fork.
+
+use pyo3::prelude::*;
+
+mod agent;
+mod async_agent;
+mod context;
+mod convert;
+mod coroutines;
+mod errors;
+mod log;
+mod notebook;
+mod options;
+mod outcome;
+mod provider;
+mod runtime;
+mod signals;
+mod surface;
+mod tools;
+mod workers;
+
+/// What happens in a forked child before anything else.
+#[pyfunction]
+fn _after_fork_in_child() {
+    cadenza_core::fork::after_fork_in_child();
+    workers::after_fork_in_child();
+    async_agent::after_fork_in_child();
+}
+
+/// Writes every log out; at exit.
+#[pyfunction]
+fn _flush_logs(py: Python<'_>) {
+    py.detach(cadenza_core::log::flush_all);
+}
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<agent::PyAgent>()?;
+    module.add_class::<async_agent::PyAsyncAgent>()?;
+    module.add_class::<async_agent::AsyncCall>()?;
+    module.add_class::<outcome::PyOutcome>()?;
+    module.add_class::<runtime::PyRuntime>()?;
+    module.add_class::<runtime::PyProgram>()?;
+    module.add_class::<context::PyRuntimeContext>()?;
+    module.add_class::<provider::PyModelRequest>()?;
+    module.add("CadenzaError", py.get_type::<errors::CadenzaError>())?;
+    module.add("OutcomeError", py.get_type::<errors::OutcomeError>())?;
+    module.add("OptionError", errors::option_error_type(py)?)?;
+    module.add_function(wrap_pyfunction!(runtime::default_runtime, module)?)?;
+    module.add_function(wrap_pyfunction!(outcome::_outcome_from_dict, module)?)?;
+    module.add_function(wrap_pyfunction!(_flush_logs, module)?)?;
+    module.add_function(wrap_pyfunction!(_after_fork_in_child, module)?)?;
+    context::register(py)?;
+    py.import("atexit")?.call_method1("register", (module.getattr("_flush_logs")?,))?;
+    let hooks = pyo3::types::PyDict::new(py);
+    hooks.set_item("after_in_child", module.getattr("_after_fork_in_child")?)?;
+    // Only where there is a fork.
+    if let Ok(register) = py.import("os").and_then(|os| os.getattr("register_at_fork")) {
+        register.call((), Some(&hooks))?;
+    }
+    Ok(())
+}

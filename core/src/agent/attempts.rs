@@ -339,7 +339,13 @@ impl<'a> Attempts<'a> {
     }
 
     /// Evaluates one acceptance expression over the value, the call's arguments and the attempt's context.
-    fn accept(&self, executor: &dyn Executor, host: &CallHost<'a>, expression: &str, value: &Value) -> Result<(), String> {
+    fn accept(
+        &self,
+        executor: &dyn Executor,
+        host: &CallHost<'a>,
+        expression: &str,
+        value: &Value,
+    ) -> Result<(), String> {
         let call = self.call;
         let source = acceptance_program(executor.language(), expression);
         let program = executor
@@ -350,9 +356,11 @@ impl<'a> Attempts<'a> {
         let arguments = Arguments { args: &args, kwargs: &Map::new() };
         match executor.execute(&program, arguments, &dry, &self.bounds()).result {
             Ok(Returned::Value(Value::Bool(true))) => Ok(()),
-            Ok(Returned::Value(other)) => {
-                Err(format!("the value is not accepted: `{expression}` is {} for the value {}", shown(&other), shown(value)))
-            }
+            Ok(Returned::Value(other)) => Err(format!(
+                "the value is not accepted: `{expression}` is {} for the value {}",
+                shown(&other),
+                shown(value)
+            )),
             Ok(Returned::Outcome(_)) => Err(format!("acceptance `{expression}` gave an outcome, not true")),
             Err(failure) => Err(format!("acceptance `{expression}` failed: {failure}")),
         }

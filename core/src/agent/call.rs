@@ -107,7 +107,12 @@ async fn lock<'a>(agent: &'a Agent, trace: &Trace) -> Option<tokio::sync::MutexG
 
 /// The future's output, or `None` once `left` has passed or the flow is cancelled. Costs nothing extra when the future
 /// is ready at once.
-pub(super) async fn within<F: Future>(future: F, what: &str, left: Duration, cancel: &CancelToken) -> Option<F::Output> {
+pub(super) async fn within<F: Future>(
+    future: F,
+    what: &str,
+    left: Duration,
+    cancel: &CancelToken,
+) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     if let Poll::Ready(output) = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await {
         return Some(output);
@@ -240,7 +245,11 @@ impl<'a> Call<'a> {
                 parent,
             };
             let attempts = settings.max_generation_attempts;
-            Arc::new(driver::factory().dynamic_call(&DynamicCall { attempts, nudges: settings.execution_repairs, bounds }))
+            Arc::new(driver::factory().dynamic_call(&DynamicCall {
+                attempts,
+                nudges: settings.execution_repairs,
+                bounds,
+            }))
         };
         let Some(outer) = self.outer else {
             return settings.root_contract.lock().get_or_insert_with(|| seal(None)).clone();
@@ -260,8 +269,7 @@ impl<'a> Call<'a> {
             return None;
         }
         let executor = self.agent.runtime().executor(settings.language, settings.isolation)?;
-        let mut influences =
-            |program: &Program, input: usize| self.influences(frame, executor, program, input);
+        let mut influences = |program: &Program, input: usize| self.influences(frame, executor, program, input);
         self.agent.runtime().registry().find(&self.key(), self.arguments(), &mut influences)
     }
 
@@ -304,7 +312,14 @@ impl<'a> Call<'a> {
     }
 
     /// Everything a dry run shows: value or failure, and what it wrote.
-    fn observe(&self, frame: &Frame<'_>, executor: &dyn Executor, program: &Program, args: &[Value], kwargs: &Map) -> Observed {
+    fn observe(
+        &self,
+        frame: &Frame<'_>,
+        executor: &dyn Executor,
+        program: &Program,
+        args: &[Value],
+        kwargs: &Map,
+    ) -> Observed {
         let limits = Limits {
             max_instructions: DRY_INSTRUCTIONS,
             cpu_time: DRY_CPU_TIME,

@@ -20,6 +20,7 @@ use crate::program::{AgentRef, Host, HostError};
 use crate::runtime::Runtime;
 use crate::runtime::options::Options;
 use crate::runtime::wait::block_on_nested;
+use crate::tools::ToolBounds;
 use crate::value::{Map, Value};
 
 /// Options that a generated program may give to the agents it makes. Everything else belongs to the host machine.
@@ -177,9 +178,9 @@ impl Host for CallHost<'_> {
 
     fn agent_tool(&self, agent: AgentRef, name: &str) -> Result<AgentRef, HostError> {
         let owner = self.known(agent)?;
-        let pending = self.own(agent).and_then(|_| {
-            self.delegates.lock().iter().rev().find(|delegate| **delegate.role() == *name).cloned()
-        });
+        let pending = self
+            .own(agent)
+            .and_then(|_| self.delegates.lock().iter().rev().find(|delegate| **delegate.role() == *name).cloned());
         let kept = pending.or_else(|| owner.0.memory.lock().delegates.get(name).cloned());
         match kept {
             Some(delegate) => self.add(delegate),
@@ -227,7 +228,9 @@ impl Host for CallHost<'_> {
             let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
             return Err(HostError::Refused(format!("no tool {name:?}; tools of this agent: {known}")));
         };
-        let result = tool.call(arguments);
+        let trace = self.frame.trace;
+        let bounds = ToolBounds { deadline: trace.deadline, cancel: &trace.cancel };
+        let result = tool.call(arguments, &bounds);
         if self.frame.trace.cancel.is_cancelled() {
             return Err(HostError::Stop);
         }
@@ -394,7 +397,9 @@ fn put_bounded(entry: &mut Map, name: &str, record: &CallRecord, value: impl FnO
 /// The value behind a reference of `history`.
 fn content(agent: &Agent, reference: &str) -> Result<Value, HostError> {
     let unknown = || {
-        HostError::Refused(format!("no content {reference:?}: references come from `history` and live as long as its entries"))
+        HostError::Refused(format!(
+            "no content {reference:?}: references come from `history` and live as long as its entries"
+        ))
     };
     let (id, name) = reference.split_once('/').ok_or_else(unknown)?;
     let id = CallId::parse(id).ok_or_else(unknown)?;

@@ -130,8 +130,7 @@ impl Agent {
     pub(crate) fn make(&self, role: &str, options: Options, levels: i32) -> Result<Self, UseError> {
         let unchanged = options.is_empty() && self.0.settings.shared_with_delegates();
         let own = options.max_delegation_depth;
-        let settings =
-            if unchanged { self.0.settings.clone() } else { Arc::new(self.0.settings.with(options)?) };
+        let settings = if unchanged { self.0.settings.clone() } else { Arc::new(self.0.settings.with(options)?) };
         let below = (levels - 1).max(-1);
         let levels = own.map_or(below, |own| below.min(i32::try_from(own).unwrap_or(i32::MAX)));
         Self::new(self.0.runtime.clone(), settings, role, levels)

@@ -182,7 +182,9 @@ fn text(fields: &Map, field: &'static str) -> Result<Option<String>, ContractFie
     match fields.get(field) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(other) => Err(ContractFieldError { field, message: format!("expected text, got a {}", other.type_name()) }),
+        Some(other) => {
+            Err(ContractFieldError { field, message: format!("expected text, got a {}", other.type_name()) })
+        }
     }
 }
 
@@ -208,7 +210,9 @@ fn acceptance(value: Option<&Value>) -> Result<Vec<Acceptance>, ContractFieldErr
             Value::String(prose) => Ok(Acceptance::Prose(prose.clone())),
             Value::Map(map) => match map.get("assert") {
                 Some(Value::String(expression)) if map.len() == 1 => Ok(Acceptance::Assert(expression.clone())),
-                _ => Err(refused("an item is text, or a map with the one key `assert` that holds an expression".into())),
+                _ => {
+                    Err(refused("an item is text, or a map with the one key `assert` that holds an expression".into()))
+                }
             },
             other => Err(refused(format!("an item is text or {{assert: ...}}, got a {}", other.type_name()))),
         })
@@ -260,6 +264,8 @@ mod tests {
         ] {
             assert_eq!(contract(json).unwrap_err().to_string(), expected);
         }
-        assert!(contract(r#"{"failure_policy":{"on_error":"shrug"}}"#).unwrap_err().message.starts_with("expected {on_"));
+        assert!(
+            contract(r#"{"failure_policy":{"on_error":"shrug"}}"#).unwrap_err().message.starts_with("expected {on_")
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! The total encoder of log lines: every value has a form, none calls user code, sizes are capped, secrets masked.
 
-use crate::provider::secret;
 use crate::log::record::CallRecord;
+use crate::provider::secret;
 use crate::value::{Map, Value, write_json_string};
 
 /// Bytes of one string before it is cut.
@@ -109,11 +109,22 @@ fn write_text(text: &str, out: &mut String) {
 /// Names under which people keep secrets. Exact words, so that `max_tokens` and `keyboard` stay readable.
 fn is_secret_name(name: &str) -> bool {
     const SECRET: [&str; 12] = [
-        "api_key", "apikey", "authorization", "password", "passwd", "secret", "token", "access_token", "refresh_token",
-        "private_key", "client_secret", "credentials",
+        "api_key",
+        "apikey",
+        "authorization",
+        "password",
+        "passwd",
+        "secret",
+        "token",
+        "access_token",
+        "refresh_token",
+        "private_key",
+        "client_secret",
+        "credentials",
     ];
     let name = name.to_ascii_lowercase().replace('-', "_");
-    SECRET.contains(&name.as_str()) || ["_api_key", "_password", "_secret", "_token"].iter().any(|end| name.ends_with(end))
+    SECRET.contains(&name.as_str())
+        || ["_api_key", "_password", "_secret", "_token"].iter().any(|end| name.ends_with(end))
 }
 
 #[cfg(test)]

@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
+use crate::fork;
 use crate::log::record::CallRecord;
 
 mod encode;
@@ -38,8 +39,10 @@ pub trait LogSink: Send + Sync + fmt::Debug {
     fn dropped(&self) -> u64;
 }
 
-/// What the writer thread does with a record.
+/// What a writer thread does with a record.
 type Emit = Box<dyn FnMut(&CallRecord) -> io::Result<()> + Send>;
+/// Makes it: for each process anew, as threads do not survive a fork.
+type MakeEmit = Box<dyn Fn() -> Emit + Send + Sync>;
 
 enum Job {
     Record(Arc<CallRecord>),
@@ -49,35 +52,27 @@ enum Job {
 /// A sink behind a bounded queue and a thread of its own. Dropping it writes what is queued and ends the thread.
 pub struct BackgroundLog {
     name: String,
-    sender: Option<SyncSender<Job>>,
+    make_emit: MakeEmit,
     dropped: Arc<AtomicU64>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    writer: RwLock<Writer>,
 }
+
+/// The queue of one process and the thread behind it.
+struct Writer {
+    generation: u64,
+    sender: Arc<SyncSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Every queue in use, for [`flush_all`].
+static QUEUES: Mutex<Vec<Weak<SyncSender<Job>>>> = Mutex::new(Vec::new());
 
 impl BackgroundLog {
     /// Appends JSON lines to a file, made with its folders when missing. An unwritable path costs lines, not calls.
     pub fn to_file(path: &Path) -> Self {
-        let path = path.to_owned();
         let name = path.display().to_string();
-        let mut file: Option<BufWriter<File>> = None;
-        let mut text = String::new();
-        Self::spawn(
-            name,
-            move |record| {
-                let writer = match &mut file {
-                    Some(writer) => writer,
-                    None => file.insert(BufWriter::new(open(&path)?)),
-                };
-                text.clear();
-                line(record, &mut text);
-                text.push('\n');
-                let written = writer.write_all(text.as_bytes()).and_then(|()| writer.flush());
-                if written.is_err() {
-                    file = None;
-                }
-                written
-            },
-        )
+        let path: Arc<Path> = path.into();
+        Self::start(name, Box::new(move || to_file(path.clone())))
     }
 
     /// The log of a file, shared by everyone in this process who writes to the same path.
@@ -95,25 +90,99 @@ impl BackgroundLog {
     }
 
     /// Calls `emit` with each record, on the writer thread.
-    pub fn to_callback(name: &str, mut emit: impl FnMut(&CallRecord) + Send + 'static) -> Self {
-        Self::spawn(name.to_owned(), move |record| {
-            emit(record);
-            Ok(())
-        })
+    pub fn to_callback(name: &str, emit: impl Fn(&CallRecord) + Send + Sync + 'static) -> Self {
+        let emit = Arc::new(emit);
+        let make = move || -> Emit {
+            let emit = emit.clone();
+            Box::new(move |record| {
+                emit(record);
+                Ok(())
+            })
+        };
+        Self::start(name.to_owned(), Box::new(make))
     }
 
-    fn spawn(name: String, emit: impl FnMut(&CallRecord) -> io::Result<()> + Send + 'static) -> Self {
-        let (sender, receiver) = sync_channel(QUEUE);
+    fn start(name: String, make_emit: MakeEmit) -> Self {
         let dropped = Arc::new(AtomicU64::new(0));
-        let counter = dropped.clone();
-        let emit: Emit = Box::new(emit);
-        let writer = std::thread::Builder::new()
-            .name("cadenza-log".into())
-            .spawn(move || write_jobs(&receiver, emit, &counter))
-            .ok();
-        // Without a thread every line counts as dropped: the receiver is gone with the closure.
-        Self { name, sender: Some(sender), dropped, writer: Mutex::new(writer) }
+        let writer = RwLock::new(Writer::start(make_emit(), dropped.clone()));
+        Self { name, make_emit, dropped, writer }
     }
+
+    /// The queue of this process.
+    fn queue(&self) -> Arc<SyncSender<Job>> {
+        let generation = fork::generation();
+        {
+            let writer = self.writer.read();
+            if writer.generation == generation {
+                return writer.sender.clone();
+            }
+        }
+        let mut writer = self.writer.write();
+        if writer.generation != generation {
+            let parents = std::mem::replace(&mut *writer, Writer::start((self.make_emit)(), self.dropped.clone()));
+            // Its thread is not in this process, and may have held a lock of the queue when it was copied.
+            std::mem::forget(parents);
+        }
+        writer.sender.clone()
+    }
+}
+
+impl Writer {
+    fn start(emit: Emit, dropped: Arc<AtomicU64>) -> Self {
+        let (sender, receiver) = sync_channel(QUEUE);
+        // Without a thread every line counts as dropped: the receiver is gone with the closure.
+        let thread = std::thread::Builder::new()
+            .name("cadenza-log".into())
+            .spawn(move || write_jobs(&receiver, emit, &dropped))
+            .ok();
+        let sender = Arc::new(sender);
+        let mut queues = QUEUES.lock();
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(&sender));
+        Self { generation: fork::generation(), sender, thread }
+    }
+}
+
+/// Waits, within 5 s for each, until every log of this process is out. For the end of a process.
+pub fn flush_all() {
+    let queues: Vec<_> = QUEUES.lock().iter().filter_map(Weak::upgrade).collect();
+    queues.iter().for_each(|queue| flush(queue));
+}
+
+fn flush(queue: &SyncSender<Job>) {
+    let deadline = Instant::now() + FLUSH_TIMEOUT;
+    let (done, flushed) = sync_channel(1);
+    let mut job = Job::Flush(done);
+    // A full queue in front of a stuck disk must not hold the caller for ever.
+    while let Err(TrySendError::Full(refused)) = queue.try_send(job) {
+        if Instant::now() >= deadline {
+            return;
+        }
+        job = refused;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    match flushed.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        Ok(()) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+    }
+}
+
+fn to_file(path: Arc<Path>) -> Emit {
+    let mut file: Option<BufWriter<File>> = None;
+    let mut text = String::new();
+    Box::new(move |record| {
+        let writer = match &mut file {
+            Some(writer) => writer,
+            None => file.insert(BufWriter::new(open(&path)?)),
+        };
+        text.clear();
+        line(record, &mut text);
+        text.push('\n');
+        let written = writer.write_all(text.as_bytes()).and_then(|()| writer.flush());
+        if written.is_err() {
+            file = None;
+        }
+        written
+    })
 }
 
 fn write_jobs(receiver: &Receiver<Job>, mut emit: Emit, dropped: &AtomicU64) {
@@ -144,8 +213,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 impl LogSink for BackgroundLog {
     fn write(&self, record: &Arc<CallRecord>) {
-        let Some(sender) = &self.sender else { return };
-        match sender.try_send(Job::Record(record.clone())) {
+        match self.queue().try_send(Job::Record(record.clone())) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -154,13 +222,7 @@ impl LogSink for BackgroundLog {
     }
 
     fn flush(&self) {
-        let Some(sender) = &self.sender else { return };
-        let (done, flushed) = sync_channel(1);
-        if sender.send(Job::Flush(done)).is_ok() {
-            match flushed.recv_timeout(FLUSH_TIMEOUT) {
-                Ok(()) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
-            }
-        }
+        flush(&self.queue());
     }
 
     fn dropped(&self) -> u64 {
@@ -176,17 +238,26 @@ impl fmt::Debug for BackgroundLog {
 
 impl Drop for BackgroundLog {
     fn drop(&mut self) {
-        self.sender = None;
-        if let Some(writer) = self.writer.lock().take()
-            && writer.thread().id() != std::thread::current().id()
-        {
-            // The thread ends when the queue is empty; a panic in it was counted already.
-            drop(writer.join());
+        let writer = self.writer.get_mut();
+        let Some(thread) = writer.thread.take() else { return };
+        if writer.generation != fork::generation() {
+            // The thread is the parent's; see `queue`.
+            std::mem::forget((std::mem::replace(&mut writer.sender, Arc::new(sync_channel(1).0)), thread));
+            return;
+        }
+        // The thread ends when the last sender is gone and the queue is empty; a panic in it was counted already.
+        writer.sender = Arc::new(sync_channel(1).0);
+        if thread.thread().id() != std::thread::current().id() {
+            drop(thread.join());
         }
     }
 }
 
 /// `calls.jsonl` under the user's state directory, for `log=True`.
 pub fn default_path() -> PathBuf {
-    dirs::state_dir().or_else(dirs::data_local_dir).unwrap_or_else(std::env::temp_dir).join("cadenza").join("calls.jsonl")
+    dirs::state_dir()
+        .or_else(dirs::data_local_dir)
+        .unwrap_or_else(std::env::temp_dir)
+        .join("cadenza")
+        .join("calls.jsonl")
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::contract::delegation::ContractSource;
 use crate::contract::ExecutionContract;
-use crate::kernel::Environment;
+use crate::contract::delegation::ContractSource;
 use crate::ids::{CallId, TraceId};
+use crate::kernel::Environment;
 use crate::outcome::{Metadata, Outcome, ProgramSource};
 use crate::value::{Map, Value};
 
@@ -126,7 +126,10 @@ impl CallRecord {
         put("inferences", metadata.inferences.into());
         put("tokens_in", Value::Int(self.tokens_in as i64));
         put("tokens_out", Value::Int(self.tokens_out as i64));
-        put("attempt_failures", Value::List(self.attempt_failures.iter().map(|failure| failure.to_value(self)).collect()));
+        put(
+            "attempt_failures",
+            Value::List(self.attempt_failures.iter().map(|failure| failure.to_value(self)).collect()),
+        );
         put("transcript_head", metadata.head().to_hex().into());
         put("transcript_length", Value::Int(metadata.length() as i64));
         if let Some(debug) = &self.debug {

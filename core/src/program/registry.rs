@@ -210,7 +210,15 @@ impl Registry {
     }
 
     /// Keeps a program that succeeded, with what it read of the arguments it ran with.
-    pub fn keep(&self, key: Key, program: Program, model: Arc<str>, arguments: Arguments<'_>, reads: &Reads, host_calls: u32) {
+    pub fn keep(
+        &self,
+        key: Key,
+        program: Program,
+        model: Arc<str>,
+        arguments: Arguments<'_>,
+        reads: &Reads,
+        host_calls: u32,
+    ) {
         let positional = arguments.args.iter().enumerate().map(|(index, value)| InputEvidence {
             read: reads.all_args || reads.args.contains(&index),
             digest: canonical::hash(value),
@@ -295,11 +303,18 @@ pub fn perturbations(value: &Value) -> Vec<Value> {
         }
         Value::String(text) => {
             let reversed: String = text.chars().rev().collect();
-            [format!("{text}x"), format!("{text}{reversed}"), reversed, text.to_uppercase(), "7".into(), format!("{text} {text}")]
-                .into_iter()
-                .filter(|other| other != text && !other.is_empty())
-                .map(Value::String)
-                .collect()
+            [
+                format!("{text}x"),
+                format!("{text}{reversed}"),
+                reversed,
+                text.to_uppercase(),
+                "7".into(),
+                format!("{text} {text}"),
+            ]
+            .into_iter()
+            .filter(|other| other != text && !other.is_empty())
+            .map(Value::String)
+            .collect()
         }
         Value::List(items) => {
             let mut others = Vec::new();

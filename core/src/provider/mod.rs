@@ -29,6 +29,8 @@ pub mod secret;
 pub mod targets;
 pub(crate) mod wait;
 
+pub use wait::bounded;
+
 pub use resolve::{ModelSettings, ModelSpec, Origin, ResolveError, Resolved, resolve};
 pub use scripted::Scripted;
 pub use secret::Secret;

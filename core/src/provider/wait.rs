@@ -173,7 +173,7 @@ impl<T> Drop for AbortOnDrop<T> {
 /// Runs `work` on the shared runtime, for at most `allowed`, and until `cancel` is set or the future is dropped.
 ///
 /// `model` names the provider in the messages. The work is stopped, and its connection closed, when it is given up.
-pub(crate) async fn bounded<T: Send + 'static>(
+pub async fn bounded<T: Send + 'static>(
     model: &str,
     allowed: Duration,
     cancel: &CancelToken,

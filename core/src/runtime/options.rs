@@ -118,6 +118,9 @@ pub enum OptionError {
         /// What to do meanwhile.
         message: &'static str,
     },
+    /// The configuration that options come from; the message names the place.
+    #[error("{0}")]
+    Configuration(String),
 }
 
 impl From<ContractFieldError> for OptionError {
@@ -287,7 +290,9 @@ impl Options {
                 });
             }
             "debug" => self.debug = Some(value.as_bool().ok_or_else(|| invalid("debug", "true or false", value))?),
-            "max_generation_attempts" => self.max_generation_attempts = Some(whole("max_generation_attempts", value, 1, 4)?),
+            "max_generation_attempts" => {
+                self.max_generation_attempts = Some(whole("max_generation_attempts", value, 1, 4)?)
+            }
             "execution_repairs" => self.execution_repairs = Some(whole("execution_repairs", value, 0, 3)?),
             "provider_timeout_seconds" => self.provider_timeout = Some(seconds("provider_timeout_seconds", value)?),
             "program_timeout_seconds" => self.program_timeout = Some(seconds("program_timeout_seconds", value)?),
@@ -296,11 +301,8 @@ impl Options {
                 self.max_memory_bytes = Some(whole("max_memory_bytes", value, 1 << 20, 1 << 34)?);
             }
             "isolation" => {
-                self.isolation = Some(one_of(
-                    "isolation",
-                    value,
-                    &[("shared", Isolation::Shared), ("fresh", Isolation::Fresh)],
-                )?);
+                self.isolation =
+                    Some(one_of("isolation", value, &[("shared", Isolation::Shared), ("fresh", Isolation::Fresh)])?);
             }
             "call_timeout_seconds" => self.call_timeout = Some(seconds("call_timeout_seconds", value)?),
             "max_delegation_depth" => self.max_delegation_depth = Some(whole("max_delegation_depth", value, 0, 64)?),
@@ -355,10 +357,7 @@ impl Options {
                 });
             }
             unknown => {
-                return Err(OptionError::Unknown {
-                    name: unknown.to_owned(),
-                    suggestion: nearest(unknown, &NAMES),
-                });
+                return Err(OptionError::Unknown { name: unknown.to_owned(), suggestion: nearest(unknown, &NAMES) });
             }
         }
         Ok(())

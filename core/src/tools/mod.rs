@@ -7,13 +7,24 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 
+use crate::cancel::CancelToken;
 use crate::canonical;
 use crate::ids::Digest;
 use crate::value::{Map, Value};
 
-/// What a tool does: arguments object in, value or message out.
-type Handler = Box<dyn Fn(Map) -> Result<Value, String> + Send + Sync>;
+/// What a tool does: arguments object in, value or message out, within the bounds of the call it works for.
+type Handler = Box<dyn Fn(Map, &ToolBounds<'_>) -> Result<Value, String> + Send + Sync>;
+
+/// What one call of a tool must stay within. A tool that can wait gives up by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct ToolBounds<'a> {
+    /// When the call it works for is over.
+    pub deadline: Instant,
+    /// Set when nobody waits any more.
+    pub cancel: &'a CancelToken,
+}
 
 /// One host tool. Immutable.
 pub struct Tool {
@@ -46,7 +57,7 @@ impl Tool {
         name: &str,
         description: &str,
         parameters: Value,
-        handler: impl Fn(Map) -> Result<Value, String> + Send + Sync + 'static,
+        handler: impl Fn(Map, &ToolBounds<'_>) -> Result<Value, String> + Send + Sync + 'static,
     ) -> Result<Self, ToolError> {
         if !is_tool_name(name) {
             return Err(ToolError::Name(name.to_owned()));
@@ -79,12 +90,12 @@ impl Tool {
     }
 
     /// Validates and calls. A panic in the handler is an error, not the end of the process.
-    pub fn call(&self, arguments: Map) -> Result<Value, String> {
+    pub fn call(&self, arguments: Map, bounds: &ToolBounds<'_>) -> Result<Value, String> {
         let instance = serde_json::to_value(&arguments).map_err(|error| error.to_string())?;
         if let Some(error) = self.validator.iter_errors(&instance).next() {
             return Err(format!("arguments of tool {} at {:?}: {error}", self.name, error.instance_path().to_string()));
         }
-        catch_unwind(AssertUnwindSafe(|| (self.handler)(arguments)))
+        catch_unwind(AssertUnwindSafe(|| (self.handler)(arguments, bounds)))
             .unwrap_or_else(|_| Err(format!("tool {} panicked", self.name)))
     }
 }
@@ -153,30 +164,34 @@ impl Default for ToolSet {
 mod tests {
     use super::*;
 
+    fn call(tool: &Tool, arguments: Map) -> Result<Value, String> {
+        tool.call(arguments, &ToolBounds { deadline: Instant::now(), cancel: &CancelToken::default() })
+    }
+
     fn schema() -> Value {
         Value::from_json(r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#).unwrap()
     }
 
     #[test]
     fn arguments_are_validated_before_the_handler_runs() {
-        let tool = Tool::new("double", "", schema(), |arguments| {
+        let tool = Tool::new("double", "", schema(), |arguments, _| {
             Ok(Value::Int(arguments["n"].as_int().unwrap_or_default() * 2))
         })
         .unwrap();
-        assert_eq!(tool.call(Map::from([("n".into(), 4.into())])), Ok(8.into()));
-        assert!(tool.call(Map::new()).unwrap_err().contains("\"n\" is a required property"));
+        assert_eq!(call(&tool, Map::from([("n".into(), 4.into())])), Ok(8.into()));
+        assert!(call(&tool, Map::new()).unwrap_err().contains("\"n\" is a required property"));
     }
 
     #[test]
     fn a_panicking_handler_is_an_error() {
-        let tool = Tool::new("boom", "", Value::Map(Map::new()), |_| panic!("no")).unwrap();
-        assert_eq!(tool.call(Map::new()), Err("tool boom panicked".into()));
+        let tool = Tool::new("boom", "", Value::Map(Map::new()), |_, _| panic!("no")).unwrap();
+        assert_eq!(call(&tool, Map::new()), Err("tool boom panicked".into()));
     }
 
     #[test]
     fn bad_names_and_schemas_are_refused() {
-        assert!(matches!(Tool::new("a b", "", schema(), |_| Ok(Value::Null)), Err(ToolError::Name(_))));
+        assert!(matches!(Tool::new("a b", "", schema(), |_, _| Ok(Value::Null)), Err(ToolError::Name(_))));
         let bad = Value::from_json(r#"{"type": 7}"#).unwrap();
-        assert!(matches!(Tool::new("a", "", bad, |_| Ok(Value::Null)), Err(ToolError::Schema { .. })));
+        assert!(matches!(Tool::new("a", "", bad, |_, _| Ok(Value::Null)), Err(ToolError::Schema { .. })));
     }
 }

@@ -104,6 +104,11 @@ impl<'a> Meter<'a> {
         self.verdict.borrow_mut().take()
     }
 
+    /// What the verdict says.
+    pub(super) fn verdict_text(&self) -> String {
+        self.verdict.borrow().as_ref().map_or_else(|| "the program is over".to_owned(), ToString::to_string)
+    }
+
     /// Ends the program. The first verdict stands.
     pub(super) fn end(&self, failure: ProgramFailure) {
         if !self.ended.replace(true) {
@@ -301,6 +306,56 @@ unsafe extern "C-unwind" fn on_interrupt(state: *mut ffi::lua_State, gc: c_int) 
             ffi::lua_error(state);
         }
     }
+}
+
+/// The message handler of a program's outermost call: an error that a library function raised inside one of our wrappers
+/// names the wrapper's line; the program's own line is what its author can use.
+///
+/// # Safety
+/// Called by Luau only, with the error value as its one argument.
+pub(super) unsafe extern "C-unwind" fn on_error(state: *mut ffi::lua_State) -> c_int {
+    const OURS: &[u8] = b"cadenza:";
+    let mut length = 0;
+    // SAFETY: the argument is on the stack, and only a string is asked for its bytes (a number would be changed). They
+    // stay alive and unmoved as long as it is there, which is until this function returns.
+    let text = unsafe {
+        if ffi::lua_type(state, 1) != ffi::LUA_TSTRING {
+            return 1;
+        }
+        let bytes = ffi::lua_tolstring(state, 1, &mut length);
+        std::slice::from_raw_parts(bytes.cast::<u8>(), length)
+    };
+    let Some(rest) = text.strip_prefix(OURS) else { return 1 };
+    let Some(colon) = rest.iter().position(|byte| *byte == b':') else { return 1 };
+    let rest = &rest[colon + 1..];
+    for level in 1.. {
+        let mut frame = std::mem::MaybeUninit::<ffi::lua_Debug>::zeroed();
+        // SAFETY: all-zero bytes are a valid `lua_Debug` (pointers, integers and bytes). `lua_getinfo` says with 0 that
+        // there is no such level, else fills the fields that "sl" names; `short_src` is then a live C string.
+        let (source, line) = unsafe {
+            if ffi::lua_getinfo(state, level, c"sl".as_ptr(), frame.as_mut_ptr()) == 0 {
+                return 1;
+            }
+            let frame = frame.assume_init_ref();
+            (std::ffi::CStr::from_ptr(frame.short_src), frame.currentline)
+        };
+        if source == c"program" {
+            let mut digits = itoa::Buffer::new();
+            let digits = digits.format(line);
+            // SAFETY: pushes five strings, for which room is made first, and joins them. Running out of memory raises
+            // an error, which unwinds through this frame; it owns nothing that needs dropping.
+            unsafe {
+                ffi::lua_rawcheckstack(state, 5);
+                ffi::lua_pushlstring(state, c"program:".as_ptr(), 8);
+                ffi::lua_pushlstring(state, digits.as_ptr().cast(), digits.len());
+                ffi::lua_pushlstring(state, c":".as_ptr(), 1);
+                ffi::lua_pushlstring(state, rest.as_ptr().cast(), rest.len());
+                ffi::lua_concat(state, 4);
+            }
+            return 1;
+        }
+    }
+    1
 }
 
 /// A moment later by `span`, or as late as clocks go.

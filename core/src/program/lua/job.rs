@@ -4,6 +4,7 @@
 //! the job that runs in the VM right now, if any. A trusted script has one job for the life of its VM.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -18,7 +19,7 @@ pub(super) struct Job<'a> {
     pub(super) meter: Meter<'a>,
     pub(super) limits: &'a Limits,
     pub(super) arguments: Arguments<'a>,
-    pub(super) reads: RefCell<Reads>,
+    pub(super) reads: RefCell<Evidence>,
     pub(super) output: RefCell<String>,
     /// Tables of this agent's context that the program holds.
     pub(super) handed: Handed,
@@ -71,13 +72,19 @@ impl<'a> Job<'a> {
         self.host.get()
     }
 
+    /// The error with which an ended job is unwound. Nobody reads it after a program, whose verdict is in the meter; a
+    /// script, which has nobody to read its meter, shows it to its user.
+    pub(super) fn over(&self) -> mlua::Error {
+        mlua::Error::runtime(self.meter.verdict_text())
+    }
+
     /// What the execution leaves behind.
     pub(super) fn finish(self, result: Result<Returned, ProgramFailure>) -> Finished {
         Finished {
             touched: self.touched.get(),
             execution: Execution {
                 result,
-                reads: self.reads.into_inner(),
+                reads: self.reads.into_inner().0,
                 instructions: self.meter.used(),
                 host_calls: self.host_calls.get(),
                 output: self.output.into_inner(),
@@ -100,6 +107,15 @@ impl<'a> Job<'a> {
         answer.map_err(|error| self.denied(error))
     }
 
+    /// Charges the reading or making of a value with so many parts: it has no safepoints of its own.
+    pub(super) fn charge_nodes(&self, nodes: usize) -> Result<(), Denied> {
+        const NODES_PER_SAFEPOINT: usize = 16;
+        if nodes >= NODES_PER_SAFEPOINT {
+            self.meter.charge((nodes / NODES_PER_SAFEPOINT) as u64);
+        }
+        if self.meter.ended() { Err(Denied::Ended) } else { Ok(()) }
+    }
+
     /// What a host's refusal means for the program.
     pub(super) fn denied(&self, error: HostError) -> Denied {
         match error {
@@ -109,6 +125,57 @@ impl<'a> Job<'a> {
                 Denied::Ended
             }
         }
+    }
+}
+
+/// What the program looked at. Bounded: who looks at very many places, or at very long names, looked at all of them.
+#[derive(Default)]
+pub(super) struct Evidence(Reads);
+
+impl Evidence {
+    const MAX_PLACES: usize = 1_000;
+    const MAX_NAME: usize = 1_024;
+
+    pub(super) fn saw_arg(&mut self, position: usize) {
+        if self.0.args.len() < Self::MAX_PLACES {
+            self.0.args.insert(position);
+        } else {
+            self.0.all_args = true;
+        }
+    }
+
+    pub(super) fn saw_kwarg(&mut self, name: &str) {
+        if !Self::note(&mut self.0.kwargs, name) {
+            self.0.all_kwargs = true;
+        }
+    }
+
+    pub(super) fn saw_context(&mut self, name: &str) {
+        if !Self::note(&mut self.0.context, name) {
+            self.0.all_context = true;
+        }
+    }
+
+    pub(super) fn all_args(&mut self) {
+        self.0.all_args = true;
+    }
+
+    pub(super) fn all_kwargs(&mut self) {
+        self.0.all_kwargs = true;
+    }
+
+    pub(super) fn all_context(&mut self) {
+        self.0.all_context = true;
+    }
+
+    fn note(names: &mut BTreeSet<String>, name: &str) -> bool {
+        if names.contains(name) {
+            return true;
+        }
+        if names.len() >= Self::MAX_PLACES || name.len() > Self::MAX_NAME {
+            return false;
+        }
+        names.insert(name.to_owned())
     }
 }
 
@@ -181,7 +248,7 @@ impl Slot {
             return Err(mlua::Error::runtime("no program is running here"));
         };
         if job.meter.ended() {
-            return Err(over());
+            return Err(job.over());
         }
         match catch_unwind(AssertUnwindSafe(|| f(job))) {
             Ok(Err(error)) if is_memory_error(&error) => {
@@ -191,7 +258,7 @@ impl Slot {
             Ok(result) => result,
             Err(panic) => {
                 job.meter.end(ProgramFailure::Internal { message: panic_text(&*panic) });
-                Err(over())
+                Err(job.over())
             }
         }
     }
@@ -204,11 +271,6 @@ impl Drop for Occupied<'_> {
     fn drop(&mut self) {
         self.0.job.store(ptr::null_mut(), Ordering::Release);
     }
-}
-
-/// The error with which an ended program is unwound. Nobody reads it: the verdict is in the meter.
-pub(super) fn over() -> mlua::Error {
-    mlua::Error::runtime("the program is over")
 }
 
 /// Whether an error says that the interpreter's memory limit was reached.

@@ -23,9 +23,9 @@ use self::convert::{Reader, Unreadable, cut};
 use self::interrupt::{Meter, Running, panic_text};
 use self::job::{Denied, HostHandle, Job};
 use self::vm::{Left, Vm};
-use super::{Isolation, 
-    Arguments, Bounds, CompileError, Execution, Executor, Host, Language, Limits, Program, ProgramFailure, Reads,
-    Returned,
+use super::{
+    Arguments, Bounds, CompileError, Execution, Executor, Host, Isolation, Language, Limits, Program, ProgramFailure,
+    Reads, Returned,
 };
 use crate::value::Value;
 
@@ -42,19 +42,9 @@ const MAX_MESSAGE: usize = 4 << 10;
 const CHANGING: [&str; 10] =
     ["context", "args", "kwargs", "agent", "tools", "history", "Agent", "pairs", "next", iterate::NAME];
 
-/// Library functions that are wrapped, and that the compiler would otherwise call past the wrapper.
-const WRAPPED: [&str; 10] = [
-    "rawget",
-    "rawset",
-    "rawlen",
-    "setmetatable",
-    "unpack",
-    "table.unpack",
-    "table.insert",
-    "select",
-    "tostring",
-    "next",
-];
+/// Library functions that are wrapped, and that the compiler would otherwise call past the wrapper. (`table.insert`,
+/// `rawset` and `tostring` need not be here: their short cuts give way to the wrapper for our own objects.)
+const WRAPPED: [&str; 5] = ["rawget", "rawlen", "setmetatable", "unpack", "table.unpack"];
 
 /// Runs Luau programs. Cheap to share; one execution at a time per VM, as many VMs as there are executions at once.
 pub struct LuaExecutor {
@@ -109,6 +99,10 @@ impl Executor for LuaExecutor {
         if code.len() > limits.max_source_bytes {
             let message = format!("{} bytes of source; at most {} are taken", code.len(), limits.max_source_bytes);
             return Err(CompileError { message, line: None });
+        }
+        if code.contains('\0') {
+            // Luau would stop reading there, and run less than what was checked.
+            return Err(CompileError { message: "the source contains a NUL byte".to_owned(), line: None });
         }
         // The original first: messages must speak about what the model wrote.
         compiler().compile(code).map_err(|error| compile_error(&error))?;
@@ -289,21 +283,16 @@ fn compiler() -> Compiler {
         .set_disabled_builtins(WRAPPED)
 }
 
-/// The compiler's message and line; it writes `program:LINE: MESSAGE` or `:LINE: MESSAGE`.
+/// The compiler's message and line; it writes `LINE: MESSAGE`.
 fn compile_error(error: &mlua::Error) -> CompileError {
     let text = match error {
         mlua::Error::SyntaxError { message, .. } => message.clone(),
         other => other.to_string(),
     };
-    let text = text.trim();
-    let mut parts = text.splitn(3, ':');
-    if let (Some(_), Some(line), Some(message)) = (parts.next(), parts.next(), parts.next())
-        && let Ok(line) = line.trim().parse()
-    {
-        return CompileError {
-            message: cut(&format!("line {line}: {}", message.trim()), MAX_MESSAGE).to_owned(),
-            line: Some(line),
-        };
-    }
-    CompileError { message: cut(text, MAX_MESSAGE).to_owned(), line: None }
+    let text = text.trim().trim_start_matches(':');
+    let (line, message) = match text.split_once(':').map(|(line, message)| (line.trim().parse(), message.trim())) {
+        Some((Ok(line), message)) => (Some(line), format!("line {line}: {message}")),
+        Some((Err(_), _)) | None => (None, text.to_owned()),
+    };
+    CompileError { message: cut(&message, MAX_MESSAGE).to_owned(), line }
 }

@@ -36,6 +36,7 @@ pub(super) struct Vm {
     pub(super) marks: Arc<Marks>,
     environment_meta: Table,
     reset: Function,
+    on_error: Function,
     loaded: HashMap<Digest, Loaded>,
     /// Heap of the VM itself, after building.
     base: usize,
@@ -93,9 +94,22 @@ impl Vm {
         environment_meta.raw_set("__metatable", "locked")?;
         environment_meta.set_readonly(true);
         interrupt::install(&lua)?;
+        // SAFETY: `on_error` is a C function that keeps to the stack discipline of message handlers.
+        let on_error = unsafe { lua.create_c_function(interrupt::on_error)? };
         lua.gc_collect()?;
         let base = lua.used_memory();
-        Ok(Self { lua, slot, marks, environment_meta, reset, loaded: HashMap::new(), base, limit: 0, calls: 0 })
+        Ok(Self {
+            lua,
+            slot,
+            marks,
+            environment_meta,
+            reset,
+            on_error,
+            loaded: HashMap::new(),
+            base,
+            limit: 0,
+            calls: 0,
+        })
     }
 
     /// Heap of the VM itself.
@@ -128,21 +142,22 @@ impl Vm {
         // SAFETY: the guard is dropped at the end of this function, before `job`; the VM is borrowed mutably.
         let _occupied = unsafe { self.slot.occupy(job) };
         let arguments = if compiled.uses_varargs {
-            let mut reads = job.reads.borrow_mut();
-            reads.all_args = true;
-            drop(reads);
+            job.reads.borrow_mut().all_args();
             surface::all_args(&self.lua, &self.marks, job)?.sequence_values().collect::<mlua::Result<MultiValue>>()?
         } else {
             MultiValue::new()
         };
         let mut status = ffi::LUA_OK;
-        // SAFETY: the state is that of this live VM, whose lock `exec_raw` holds; on its stack are the function and its
-        // arguments, which is what `lua_pcall` takes. It leaves the results or one error value, which `exec_raw` takes.
-        // Nothing in the closure needs dropping when an error unwinds through it.
+        // SAFETY: the state is that of this live VM, whose lock `exec_raw` holds; on its stack are the message handler,
+        // the function and its arguments, which is what `lua_pcall` takes. It leaves the handler and the results, or one
+        // error value; the handler is removed and `exec_raw` takes the rest. Nothing in the closure needs dropping when
+        // an error unwinds through it.
         let values: MultiValue = unsafe {
-            self.lua.exec_raw((main, arguments), |state| {
-                let count = ffi::lua_gettop(state) - 1;
-                status = ffi::lua_pcall(state, count, ffi::LUA_MULTRET, 0);
+            self.lua.exec_raw((&self.on_error, main, arguments), |state| {
+                let handler = 1;
+                let count = ffi::lua_gettop(state) - handler - 1;
+                status = ffi::lua_pcall(state, count, ffi::LUA_MULTRET, handler);
+                ffi::lua_remove(state, handler);
             })?
         };
         Ok(match status {
@@ -166,15 +181,12 @@ impl Vm {
         if touched && self.reset.call::<()>(()).is_err() {
             return false;
         }
-        // An environment that the program wrote to dies with the call.
-        if self.loaded.get(&digest).is_some_and(|loaded| !loaded.environment.is_empty()) {
-            let Ok(environment) = self.environment() else { return false };
-            if let Some(loaded) = self.loaded.get_mut(&digest) {
-                if loaded.main.set_environment(environment.clone()).is_err() {
-                    return false;
-                }
-                loaded.environment = environment;
-            }
+        // Globals die with the call. Nothing else of the environment can have changed: its metatable is locked.
+        if let Some(loaded) = self.loaded.get(&digest)
+            && !loaded.environment.is_empty()
+            && loaded.environment.clear().is_err()
+        {
+            return false;
         }
         self.lua.used_memory() <= self.base + MAX_GARBAGE || self.lua.gc_collect().is_ok()
     }

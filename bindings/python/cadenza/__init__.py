@@ -1,0 +1,45 @@
+"""Objects whose methods are written by a model when they are first called.
+
+    from cadenza import Agent
+
+    calc = Agent.for_role("calculator")
+    calc.memory = 5
+    calc.add(3).value
+
+Values cross as JSON-like data: None, bool, int (64 bits), float, str, list or tuple, dict with str keys. Also converted
+on their way in: dataclasses, pydantic models, Enum members, datetime, date and time (ISO 8601), timedelta (seconds),
+Decimal (text), UUID, Path, NumPy scalars and arrays, pandas Series (list of values) and DataFrame (list of rows).
+Bytes cross as ``{"$bytes": base64}``.
+"""
+
+from ._core import (
+    Agent,
+    AsyncAgent,
+    AsyncCall,
+    CadenzaError,
+    ModelRequest,
+    OptionError,
+    Outcome,
+    OutcomeError,
+    Program,
+    Runtime,
+    RuntimeContext,
+    __version__,
+    default_runtime,
+)
+
+__all__ = [
+    "Agent",
+    "AsyncAgent",
+    "AsyncCall",
+    "CadenzaError",
+    "ModelRequest",
+    "OptionError",
+    "Outcome",
+    "OutcomeError",
+    "Program",
+    "Runtime",
+    "RuntimeContext",
+    "__version__",
+    "default_runtime",
+]

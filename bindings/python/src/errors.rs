@@ -1,0 +1,60 @@
+//! Python exceptions. Errors in *use* are exceptions; errors of a *call* are Outcomes and only raise in `unwrap`.
+
+use pyo3::create_exception;
+use pyo3::exceptions::{PyAttributeError, PyException, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple, PyType};
+
+use cadenza_core::agent::UseError;
+use cadenza_core::agent::dispatch::NameError;
+use cadenza_core::runtime::options::OptionError;
+
+create_exception!(cadenza, CadenzaError, PyException, "Base class of the exceptions that Cadenza itself raises.");
+create_exception!(
+    cadenza,
+    OutcomeError,
+    CadenzaError,
+    "Raised by `Outcome.unwrap()` on an error outcome, which it carries as `.outcome`."
+);
+
+/// `cadenza.OptionError`: a `CadenzaError` that is both a `TypeError` (an unknown name, as for any unknown keyword
+/// argument) and a `ValueError` (a value out of bounds).
+pub(crate) fn option_error_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let made = TYPE.get_or_try_init(py, || {
+        let bases = PyTuple::new(
+            py,
+            [py.get_type::<CadenzaError>(), py.get_type::<PyTypeError>(), py.get_type::<PyValueError>()],
+        )?;
+        let body = PyDict::new(py);
+        body.set_item("__module__", "cadenza")?;
+        body.set_item("__doc__", "An option that is unknown, out of bounds, or not available in this version.")?;
+        let made = py.get_type::<PyType>().call1(("OptionError", bases, body))?;
+        PyResult::Ok(made.cast_into::<PyType>()?.unbind())
+    })?;
+    Ok(made.bind(py))
+}
+
+/// An option error as a Python exception.
+pub(crate) fn option_error(py: Python<'_>, error: &OptionError) -> PyErr {
+    option_error_text(py, error.to_string())
+}
+
+/// An option error that only this binding can see, such as a tool without type hints.
+pub(crate) fn option_error_text(py: Python<'_>, message: String) -> PyErr {
+    match option_error_type(py) {
+        Ok(class) => PyErr::from_type(class.clone(), message),
+        Err(error) => error,
+    }
+}
+
+/// Wrong use as a Python exception.
+pub(crate) fn use_error(py: Python<'_>, error: &UseError) -> PyErr {
+    match error {
+        UseError::Option(error) => option_error(py, error),
+        UseError::Name(NameError::Private(_)) => PyAttributeError::new_err(error.to_string()),
+        UseError::Name(_) | UseError::Role(_) | UseError::Value(_) => PyValueError::new_err(error.to_string()),
+        UseError::SetterArguments(_) => PyTypeError::new_err(error.to_string()),
+    }
+}

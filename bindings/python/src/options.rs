@@ -1,0 +1,52 @@
+//! Options as Python passes them: callables are taken out here, everything else is plain data for the core to judge.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyAnyMethods, PyDict, PyString};
+
+use cadenza_core::runtime::options::{LogOption, ModelOption, Options};
+use cadenza_core::value::{Map, Value};
+
+use crate::convert::{to_value, utf8};
+use crate::errors::option_error;
+use crate::log::PyLog;
+use crate::provider::CallableModel;
+use crate::tools;
+
+/// Reads keyword options. Unknown names, wrong types and bounds are refused by the core, before any model is asked.
+pub(crate) fn read(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
+    let Some(options) = options.filter(|options| !options.is_empty()) else { return Ok(Options::default()) };
+    let mut data = Map::new();
+    let mut objects = Options::default();
+    for (name, value) in options {
+        let name = utf8(name.cast::<PyString>()?)?.into_owned();
+        match name.as_str() {
+            "model" if value.is_callable() => {
+                objects.model = Some(ModelOption::Provider(Arc::new(CallableModel::new(&value)?)));
+            }
+            "log" if value.is_callable() => objects.log = Some(LogOption::Sink(Arc::new(PyLog::new(&value)))),
+            "tools" if !value.is_none() => objects.tools = Some(tools::read(&value)?),
+            "deliverable" if tools::is_type(&value)? => drop(data.insert(name, tools::schema_of(&value)?)),
+            _ => drop(data.insert(name.clone(), option_value(&name, &value)?)),
+        }
+    }
+    let mut read = Options::from_map(&data).map_err(|error| option_error(py, &error))?;
+    read.model = objects.model.or(read.model);
+    read.log = objects.log.or(read.log);
+    read.tools = objects.tools.or(read.tools);
+    Ok(read)
+}
+
+/// A value that has no data form may still belong to an unknown option, and that is the more helpful error.
+fn option_value(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Value> {
+    to_value(value, &format!("option {name:?}")).or_else(|error| {
+        let probe = Map::from([(name.to_owned(), Value::Null)]);
+        match Options::from_map(&probe) {
+            Err(unknown @ cadenza_core::runtime::options::OptionError::Unknown { .. }) => {
+                Err(option_error(value.py(), &unknown))
+            }
+            Ok(_) | Err(_) => Err(error),
+        }
+    })
+}

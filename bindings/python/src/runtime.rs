@@ -1,0 +1,289 @@
+//! `cadenza.Runtime`: what agents share, and the view of what happened.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::exceptions::{PyLookupError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyString, PyType};
+
+use cadenza_core::ids::CallId;
+use cadenza_core::program::registry::Listed;
+use cadenza_core::runtime::Runtime;
+
+use crate::agent::PyAgent;
+use crate::async_agent::PyAsyncAgent;
+use crate::convert::map_to_python;
+use crate::errors::option_error;
+use crate::options;
+use crate::surface::closed;
+
+/// The name in log lines.
+const NAME: &str = "cadenza-python";
+
+/// Whether a runtime is still open; shared with its agents.
+#[derive(Clone, Default)]
+pub(crate) struct Open(Arc<AtomicBool>);
+
+impl Open {
+    /// Refuses when it was closed.
+    pub(crate) fn check(&self) -> PyResult<()> {
+        if self.0.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+    }
+
+    fn close(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// What agents share: model, language, log, limits, tools, kept programs and ended calls.
+///
+/// Options are keyword arguments, such as Runtime(model="openai:gpt-5.1", language="lua", log="calls.jsonl"); an unknown
+/// one raises cadenza.OptionError. Use it as a context manager, or close() it, to have the log written out.
+#[pyclass(module = "cadenza", name = "Runtime", frozen, weakref)]
+pub(crate) struct PyRuntime {
+    runtime: Runtime,
+    open: Open,
+}
+
+impl PyRuntime {
+    fn build(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let options = options::read(py, options)?;
+        // Resolving a model may look for a local server.
+        let built = py.detach(|| Runtime::builder().name(NAME).options(options).build());
+        Ok(Self { runtime: built.map_err(|error| option_error(py, &error))?, open: Open::default() })
+    }
+
+    fn default(py: Python<'_>) -> PyResult<&Bound<'_, Self>> {
+        static DEFAULT: PyOnceLock<Py<PyRuntime>> = PyOnceLock::new();
+        let made = DEFAULT.get_or_try_init(py, || Py::new(py, Self::build(py, None)?))?;
+        Ok(made.bind(py))
+    }
+
+    /// The runtime of agents that name none.
+    pub(crate) fn default_parts(py: Python<'_>) -> PyResult<(Runtime, Open)> {
+        Ok(Self::default(py)?.get().parts())
+    }
+
+    pub(crate) fn parts(&self) -> (Runtime, Open) {
+        (self.runtime.clone(), self.open.clone())
+    }
+}
+
+#[pymethods]
+impl PyRuntime {
+    #[new]
+    #[pyo3(signature = (**options))]
+    fn new(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        Self::build(py, options)
+    }
+
+    /// A new agent with this runtime's settings, unless an option says otherwise.
+    #[pyo3(signature = (role, **options))]
+    fn agent<'py>(
+        slf: &Bound<'py, Self>,
+        role: &Bound<'py, PyString>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        make(slf, slf.py().get_type::<PyAgent>(), role, options)
+    }
+
+    /// The same, as an AsyncAgent.
+    #[pyo3(signature = (role, **options))]
+    fn async_agent<'py>(
+        slf: &Bound<'py, Self>,
+        role: &Bound<'py, PyString>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        make(slf, slf.py().get_type::<PyAsyncAgent>(), role, options)
+    }
+
+    /// The model that answers, as logged.
+    #[getter]
+    fn model(&self) -> &str {
+        self.runtime.model()
+    }
+
+    /// The language of generated programs: "lua" or "rhai".
+    #[getter]
+    fn language(&self) -> &'static str {
+        self.runtime.language().as_str()
+    }
+
+    /// Ended calls as dicts, oldest first; the last 1,000. The keys are those of a log line.
+    fn calls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for record in self.runtime.calls() {
+            list.append(map_to_python(py, &record.to_map())?)?;
+        }
+        Ok(list)
+    }
+
+    /// One ended call as a dict; raises LookupError when it is not among the last 1,000.
+    fn call<'py>(&self, py: Python<'py>, call_id: &str) -> PyResult<Bound<'py, PyDict>> {
+        let id = CallId::parse(call_id)
+            .ok_or_else(|| PyValueError::new_err(format!("{call_id:?} is not a call id: 32 hexadecimal digits")))?;
+        let record = self
+            .runtime
+            .call(id)
+            .ok_or_else(|| PyLookupError::new_err(format!("no call {call_id} among the last 1,000 of this runtime")))?;
+        map_to_python(py, &record.to_map())
+    }
+
+    /// Kept programs, all or of one role.
+    #[pyo3(signature = (role=None))]
+    fn programs(&self, role: Option<&str>) -> Vec<PyProgram> {
+        self.runtime.programs(role).into_iter().map(|listed| PyProgram { listed }).collect()
+    }
+
+    /// The newest kept program of a method; raises LookupError when there is none.
+    fn program(&self, role: &str, method: &str) -> PyResult<PyProgram> {
+        self.runtime.program(role, method).map(|listed| PyProgram { listed }).ok_or_else(|| {
+            PyLookupError::new_err(format!(
+                "no kept program for {role}.{method}: it was not called yet, did not succeed, or is not reused"
+            ))
+        })
+    }
+
+    /// Log lines that were lost since the start.
+    #[getter]
+    fn dropped_log_lines(&self) -> u64 {
+        self.runtime.dropped_log_lines()
+    }
+
+    /// Waits, for at most 5 s, until the log is out.
+    fn flush(&self, py: Python<'_>) {
+        py.detach(|| self.runtime.flush());
+    }
+
+    /// Writes the log out and refuses further calls and agents. Closing twice is fine.
+    fn close(&self, py: Python<'_>) {
+        self.open.close();
+        self.flush(py);
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.open.check().is_err()
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (exc_type=None, exc_value=None, traceback=None, /))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exc_type: Option<&Bound<'_, PyAny>>,
+        exc_value: Option<&Bound<'_, PyAny>>,
+        traceback: Option<&Bound<'_, PyAny>>,
+    ) {
+        // What happened inside the block does not change how the runtime ends.
+        let _ = (exc_type, exc_value, traceback);
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        let closed = if self.closed() { ", closed" } else { "" };
+        format!("<Runtime model={:?}, language={:?}{closed}>", self.model(), self.language())
+    }
+}
+
+fn make<'py>(
+    runtime: &Bound<'py, PyRuntime>,
+    class: Bound<'py, PyType>,
+    role: &Bound<'py, PyString>,
+    options: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let keywords = options.map_or_else(|| Ok(PyDict::new(runtime.py())), |options| options.copy())?;
+    keywords.set_item("runtime", runtime)?;
+    class.call((role,), Some(&keywords))
+}
+
+/// The runtime of agents that name none; made from the configuration file and the environment when first needed.
+#[pyfunction]
+pub(crate) fn default_runtime(py: Python<'_>) -> PyResult<Py<PyRuntime>> {
+    Ok(PyRuntime::default(py)?.clone().unbind())
+}
+
+/// A kept program with its counters.
+#[pyclass(module = "cadenza", name = "Program", frozen)]
+pub(crate) struct PyProgram {
+    listed: Listed,
+}
+
+#[pymethods]
+impl PyProgram {
+    /// Role of the agents that use it.
+    #[getter]
+    fn role(&self) -> &str {
+        &self.listed.key.role
+    }
+
+    /// The method it implements.
+    #[getter]
+    fn method(&self) -> &str {
+        &self.listed.key.method
+    }
+
+    /// "lua" or "rhai".
+    #[getter]
+    fn language(&self) -> &'static str {
+        self.listed.key.language.as_str()
+    }
+
+    /// Its text.
+    #[getter]
+    fn code(&self) -> &str {
+        &self.listed.kept.program.code
+    }
+
+    /// Checksum of language and text.
+    #[getter]
+    fn digest(&self) -> String {
+        self.listed.kept.program.digest.to_hex()
+    }
+
+    /// The model that wrote it.
+    #[getter]
+    fn model(&self) -> &str {
+        &self.listed.kept.model
+    }
+
+    /// Types of the arguments it is kept for.
+    #[getter]
+    fn shape(&self) -> &str {
+        &self.listed.key.shape
+    }
+
+    /// 1 for the first program under its key.
+    #[getter]
+    fn version(&self) -> u32 {
+        self.listed.kept.version
+    }
+
+    /// Times it ran again.
+    #[getter]
+    fn uses(&self) -> u64 {
+        self.listed.kept.uses()
+    }
+
+    /// Times it failed when run again.
+    #[getter]
+    fn failures(&self) -> u64 {
+        self.listed.kept.failures()
+    }
+
+    /// Whether it failed so often that it is no longer used.
+    #[getter]
+    fn quarantined(&self) -> bool {
+        self.listed.kept.quarantined()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Program {}.{} ({}, version {})>", self.role(), self.method(), self.language(), self.version())
+    }
+}

@@ -1,0 +1,180 @@
+//! Threads for Python callables: what cannot be interrupted is waited for somewhere else.
+//!
+//! A model or tool written in Python runs on one of these threads, so that the call can give up on it in time. The
+//! threads stay attached to the interpreter, and only leave the GIL while they wait: a hop costs two wake-ups. A thread
+//! whose callable never returns is left behind; the others go on.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use pyo3::prelude::*;
+use tokio::sync::oneshot;
+
+use cadenza_core::cancel::CancelToken;
+use cadenza_core::runtime::wait::block_on;
+
+/// Threads at once; more work waits in line.
+const MAX_THREADS: usize = 512;
+/// How long a thread waits for work before it ends.
+const IDLE: Duration = Duration::from_secs(30);
+/// Stack of a thread: what Python's own threads get.
+const STACK: usize = 8 << 20;
+
+type Job = Box<dyn FnOnce(Python<'_>) + Send>;
+
+#[derive(Default)]
+struct Pool {
+    state: Mutex<State>,
+    ready: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    threads: usize,
+}
+
+static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+
+/// The pool of this process.
+fn pool() -> &'static Pool {
+    let seen = POOL.load(Ordering::Acquire);
+    // SAFETY: null, or from `Box::into_raw` below and never freed.
+    if let Some(pool) = unsafe { seen.as_ref() } {
+        return pool;
+    }
+    let fresh = Box::into_raw(Box::<Pool>::default());
+    let pool = match POOL.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => fresh,
+        Err(other) => {
+            // SAFETY: `fresh` came from `Box::into_raw` above and was not published.
+            drop(unsafe { Box::from_raw(fresh) });
+            other
+        }
+    };
+    // SAFETY: published, and never freed.
+    unsafe { &*pool }
+}
+
+/// Forgets the parent's threads, which a forked child does not have. The old pool stays leaked: it may be locked.
+pub(crate) fn after_fork_in_child() {
+    POOL.store(ptr::null_mut(), Ordering::Release);
+}
+
+/// What a job sends back. Fails when the job was lost: no thread, or a panic.
+pub(crate) type Answer<T> = oneshot::Receiver<T>;
+
+/// Runs `work` on a thread of the pool.
+pub(crate) fn run<T: Send + 'static>(work: impl FnOnce(Python<'_>) -> T + Send + 'static) -> Answer<T> {
+    let (sender, answer) = oneshot::channel();
+    submit(Box::new(move |py| {
+        // Nobody waits any more when the call gave up; the work may then as well not begin.
+        if !sender.is_closed() {
+            let done = work(py);
+            // The one who gave up meanwhile does not want it.
+            let _ = sender.send(done);
+        }
+    }));
+    answer
+}
+
+/// Runs `job` on a thread of the pool; nobody waits for it. A job that finds no thread is dropped.
+pub(crate) fn submit(job: Job) {
+    let pool = pool();
+    let mut state = pool.state.lock();
+    state.jobs.push_back(job);
+    if state.idle >= state.jobs.len() {
+        drop(state);
+        pool.ready.notify_one();
+        return;
+    }
+    if state.threads < MAX_THREADS {
+        state.threads += 1;
+        let spawned =
+            std::thread::Builder::new().name("cadenza-python".into()).stack_size(STACK).spawn(move || work(pool));
+        if spawned.is_err() {
+            state.threads -= 1;
+            if state.threads == 0 {
+                // Nobody will ever take it; whoever waits for its answer learns that now.
+                state.jobs.clear();
+            }
+        }
+    }
+}
+
+fn work(pool: &'static Pool) {
+    // Attached for the life of the thread: the interpreter's state for a thread is not cheap to make.
+    let ended = Python::try_attach(|py| {
+        while let Some(job) = py.detach(|| next(pool)) {
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(py))).is_err();
+            if panicked {
+                // The answer's sender went with the job, so the waiting side knows.
+                continue;
+            }
+        }
+    });
+    if ended.is_none() {
+        pool.state.lock().threads -= 1;
+    }
+}
+
+/// The next job; `None` when there was none for a while, and the thread is signed off.
+fn next(pool: &Pool) -> Option<Job> {
+    let mut state = pool.state.lock();
+    let deadline = Instant::now() + IDLE;
+    loop {
+        if let Some(job) = state.jobs.pop_front() {
+            return Some(job);
+        }
+        state.idle += 1;
+        let waited = pool.ready.wait_until(&mut state, deadline);
+        state.idle -= 1;
+        if waited.timed_out() && state.jobs.is_empty() {
+            state.threads -= 1;
+            return None;
+        }
+    }
+}
+
+/// Why an answer did not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unanswered {
+    /// Too late.
+    Late,
+    /// The cancel token was set.
+    Cancelled,
+    /// The job was lost.
+    Lost,
+}
+
+/// Waits on this thread, without the GIL. Ticks the token.
+pub(crate) fn wait<T>(mut answer: Answer<T>, deadline: Instant, cancel: &CancelToken) -> Result<T, Unanswered> {
+    let polling = std::future::poll_fn(|context| poll_answer(&mut answer, deadline, cancel, context));
+    block_on(polling, cancel)
+}
+
+/// For a future that `block_on` polls, which polls again at every tick: the answer, or why to stop waiting for it.
+pub(crate) fn poll_answer<T>(
+    answer: &mut Answer<T>,
+    deadline: Instant,
+    cancel: &CancelToken,
+    context: &mut Context<'_>,
+) -> Poll<Result<T, Unanswered>> {
+    if let Poll::Ready(answer) = Pin::new(answer).poll(context) {
+        return Poll::Ready(answer.map_err(|_| Unanswered::Lost));
+    }
+    if cancel.is_cancelled() {
+        return Poll::Ready(Err(Unanswered::Cancelled));
+    }
+    if Instant::now() >= deadline {
+        return Poll::Ready(Err(Unanswered::Late));
+    }
+    Poll::Pending
+}

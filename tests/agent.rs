@@ -1,0 +1,514 @@
+//! The agent object model through its public face: dispatch, transactions, reuse, budgets, contracts, looking back.
+//! Scenario files say the same for every host language; here stands what a scenario cannot express.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use cadenza_core::agent::{Agent, UseError};
+use cadenza_core::cancel::CancelToken;
+use cadenza_core::log::{BackgroundLog, LogSink};
+use cadenza_core::message::ModelReply;
+use cadenza_core::outcome::{AgentOutcome, ErrorType, Outcome, ProgramSource, Reason};
+use cadenza_core::program::Language;
+use cadenza_core::provider::{ModelRequest, ModelSpec, ProviderError, ProviderErrorClass, Scripted};
+use cadenza_core::runtime::options::{LogOption, Options};
+use cadenza_core::runtime::replay::replay_record;
+use cadenza_core::runtime::{Runtime, wait};
+use cadenza_core::tools::Tool;
+use cadenza_core::value::{Map, Value};
+
+fn runtime_with(
+    respond: impl Fn(&ModelRequest) -> Result<ModelReply, ProviderError> + Send + Sync + 'static,
+) -> Runtime {
+    let model = Scripted::respond(respond);
+    let options = Options { model: Some(ModelSpec::Provider(Arc::new(model))), ..Options::default() };
+    Runtime::builder().options(options).build().unwrap()
+}
+
+/// A calculator whose model answers every request with the n-th of these programs, the last one for ever.
+fn scripted(programs: &'static [&'static str]) -> (Agent, Arc<AtomicU32>) {
+    scripted_with(programs, "{}")
+}
+
+fn scripted_with(programs: &'static [&'static str], options: &str) -> (Agent, Arc<AtomicU32>) {
+    let requests = Arc::new(AtomicU32::new(0));
+    let counter = requests.clone();
+    let runtime = runtime_with(move |_| {
+        let number = counter.fetch_add(1, Ordering::SeqCst) as usize;
+        Ok(ModelReply::text(programs[number.min(programs.len() - 1)]))
+    });
+    (runtime.agent("calculator", options_of(options)).unwrap(), requests)
+}
+
+fn options_of(json: &str) -> Options {
+    let Value::Map(map) = Value::from_json(json).unwrap() else { panic!("a map") };
+    Options::from_map(&map).unwrap()
+}
+
+fn call(agent: &Agent, method: &str, args: &[Value]) -> Outcome {
+    agent.call(method, args.to_vec(), Map::new()).unwrap()
+}
+
+fn error_type(outcome: &Outcome) -> ErrorType {
+    outcome.error().unwrap_or_else(|| panic!("expected an error, got {}", outcome.value())).error_type.clone()
+}
+
+fn source(outcome: &Outcome) -> ProgramSource {
+    outcome.metadata.as_ref().unwrap().source
+}
+
+#[test]
+fn ac_5_a_method_changes_the_context_across_calls() {
+    let (calc, _) = scripted(&["context.value = (context.value or 0) + args[1]; return context.value"]);
+    calc.set("value", 10.into()).unwrap();
+    assert_eq!(call(&calc, "increment", &[3.into()]).value(), &13.into());
+    assert_eq!(calc.runtime_context().get("value"), Some(13.into()));
+}
+
+#[test]
+fn ac_4_setters_bypass_the_provider_and_refuse_bad_names() {
+    let (calc, requests) = scripted(&["return 1"]);
+    assert_eq!(calc.call("memory=", vec![5.into()], Map::new()).unwrap().value(), &5.into());
+    assert!(calc.responds_to("memory=") && calc.responds_to("memory") && !calc.responds_to("integrate"));
+    assert_eq!(requests.load(Ordering::SeqCst), 0);
+    assert!(matches!(calc.set("a b", 1.into()), Err(UseError::Name(_))));
+    assert!(matches!(calc.call("x=", vec![], Map::new()), Err(UseError::SetterArguments(0))));
+}
+
+#[test]
+fn a_failed_attempt_leaves_no_trace_in_the_context_and_a_repair_sees_none() {
+    let (calc, requests) = scripted(&[
+        "context.value = 99; context.extra = true; error('boom')",
+        "return {value = context.value, extra = context.extra}",
+    ]);
+    calc.set("value", 1.into()).unwrap();
+    let outcome = call(&calc, "work", &[]);
+    assert_eq!(outcome.value(), &Value::from_json(r#"{"value":1}"#).unwrap(), "{:?}", outcome.error());
+    assert_eq!(requests.load(Ordering::SeqCst), 2, "one execution repair");
+    assert_eq!(calc.runtime_context().keys(), ["value"]);
+    assert_eq!(calc.history()[0].attempt_failures[0].stage, "execution");
+}
+
+#[test]
+fn ac_13_without_repairs_a_raising_program_is_one_request_and_an_execution_error() {
+    let (calc, requests) = scripted_with(&["error('boom')"], r#"{"execution_repairs": 0}"#);
+    let outcome = call(&calc, "work", &[]);
+    assert_eq!(error_type(&outcome), ErrorType::Execution);
+    assert!(outcome.error().unwrap().message.contains("boom"));
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
+    assert_eq!(outcome.metadata.unwrap().reason, Reason::RequiredToolFailed);
+}
+
+#[test]
+fn a_typed_failure_is_the_callers_and_leaves_the_context_as_it_was() {
+    let (calc, requests) = scripted(&[
+        "context.x = 1; return Outcome.error{error_type='low_utility', error_message='no', retriable=true}",
+    ]);
+    let outcome = call(&calc, "work", &[]);
+    assert_eq!(error_type(&outcome), ErrorType::Other("low_utility".into()));
+    assert!(outcome.error().unwrap().retriable);
+    assert!(calc.runtime_context().is_empty());
+    assert_eq!(requests.load(Ordering::SeqCst), 1, "a chosen failure is not repaired");
+    assert_eq!(outcome.metadata.unwrap().agent_outcome, AgentOutcome::CompletedWithTools);
+}
+
+#[test]
+fn a_map_with_envelope_keys_is_data() {
+    let (calc, _) = scripted(&["return {status='error', error_type='execution', ok=false}"]);
+    assert!(call(&calc, "work", &[]).ok());
+}
+
+#[test]
+fn reuse_asks_no_model_and_builds_no_prompt() {
+    let (calc, requests) = scripted(&["return args[1] + args[2]"]);
+    assert_eq!(source(&call(&calc, "add", &[2.into(), 3.into()])), ProgramSource::Generated);
+    let again = call(&calc, "add", &[20.into(), 1.5.into()]);
+    assert_eq!((again.value(), source(&again)), (&21.5.into(), ProgramSource::Reused));
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
+    assert_eq!(again.metadata.unwrap().attempts, 0);
+}
+
+#[test]
+fn reuse_holds_across_agents_of_a_runtime_but_not_across_roles_or_shapes() {
+    let (calc, requests) = scripted(&["return #args"]);
+    call(&calc, "count", &[1.into()]);
+    let twin = calc.runtime().agent("calculator", Options::default()).unwrap();
+    assert_eq!(source(&call(&twin, "count", &[1.into()])), ProgramSource::Reused);
+    let other = calc.runtime().agent("counter", Options::default()).unwrap();
+    assert_eq!(source(&call(&other, "count", &[1.into()])), ProgramSource::Generated);
+    assert_eq!(source(&call(&calc, "count", &["1".into()])), ProgramSource::Generated);
+    assert_eq!(requests.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn a_program_that_baked_an_input_in_never_answers_for_another_input() {
+    // The first program ignores its argument, the second reads it and still answers with a constant.
+    for program in ["return 5", "local a = args[1]; local b = args[2]; return 5"] {
+        let programs: &'static [&'static str] = Box::leak(Box::new([program, "return args[1] + args[2]"]));
+        let (calc, requests) = scripted(programs);
+        assert_eq!(call(&calc, "add", &[2.into(), 3.into()]).value(), &5.into());
+        assert_eq!(
+            call(&calc, "add", &[2.into(), 3.into()]).value(),
+            &5.into(),
+            "the same question has the same answer"
+        );
+        assert_eq!(requests.load(Ordering::SeqCst), 1);
+        assert_eq!(call(&calc, "add", &[20.into(), 30.into()]).value(), &50.into(), "{program}");
+        assert_eq!(requests.load(Ordering::SeqCst), 2);
+    }
+}
+
+#[test]
+fn the_opposite_unit_conversion_is_not_answered_by_the_one_way_program() {
+    let one_way = "local v, from, to = args[1], args[2], args[3]; return v * 0.5";
+    let programs: &'static [&'static str] = Box::leak(Box::new([one_way, "return args[1] * 2"]));
+    let (calc, requests) = scripted(programs);
+    let convert = |value: i64, from: &str, to: &str| call(&calc, "convert", &[value.into(), from.into(), to.into()]);
+    assert_eq!(convert(10, "km", "mi").value(), &5.into());
+    assert_eq!(convert(30, "km", "mi").value(), &15.into(), "the number is free");
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
+    assert_eq!(convert(10, "mi", "km").value(), &20.into(), "the units are not");
+    assert_eq!(requests.load(Ordering::SeqCst), 2);
+    assert_eq!(convert(40, "km", "mi").value(), &20.into(), "and the first program still serves its own direction");
+    assert_eq!(requests.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn an_honest_converter_serves_both_directions() {
+    let (calc, requests) = scripted(&[
+        "local f = {km = 2, mi = 1}; local a, b = f[args[2]], f[args[3]]; if not a or not b then error('unit') end; return args[1] * b / a",
+    ]);
+    call(&calc, "convert", &[10.into(), "km".into(), "mi".into()]);
+    assert_eq!(call(&calc, "convert", &[10.into(), "mi".into(), "km".into()]).value(), &20.into());
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let (calc, _) = scripted(&["context.sum = (context.sum or 0) + args[1]; return context.sum"]);
+    call(&calc, "add", &[1.into()]);
+    call(&calc, "add", &[2.into()]);
+    assert_eq!(calc.runtime_context().get("sum"), Some(3.into()));
+}
+
+#[test]
+fn conversational_methods_and_reuse_off_always_ask() {
+    let (calc, requests) = scripted(&["return 'hello'"]);
+    for _ in 0..2 {
+        call(&calc, "chat", &[]);
+    }
+    assert_eq!(requests.load(Ordering::SeqCst), 2);
+    let (calc, requests) = scripted_with(&["return 1"], r#"{"reuse": "off"}"#);
+    for _ in 0..2 {
+        call(&calc, "work", &[]);
+    }
+    assert_eq!(requests.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_reused_program_that_fails_is_rolled_back_repaired_once_and_counted() {
+    let (calc, requests) = scripted(&[
+        "context.n = (context.n or 0) + 1; if context.n > 1 then error('worn out') end; return context.n",
+        "context.n = 10; return 10",
+    ]);
+    assert_eq!(call(&calc, "work", &[]).value(), &1.into());
+    let repaired = call(&calc, "work", &[]);
+    assert_eq!((repaired.value(), source(&repaired)), (&10.into(), ProgramSource::Generated));
+    assert_eq!(requests.load(Ordering::SeqCst), 2);
+    let kept = calc.runtime().programs(Some("calculator"));
+    let failures: Vec<_> = kept.iter().map(|listed| (listed.kept.version, listed.kept.failures())).collect();
+    assert_eq!(failures, [(1, 1), (2, 0)]);
+    assert_eq!(source(&call(&calc, "work", &[])), ProgramSource::Reused, "the repaired program is the newest");
+}
+
+#[test]
+fn a_program_that_keeps_failing_is_quarantined() {
+    let (calc, requests) =
+        scripted_with(&["if context.broken then error('boom') end; return 1"], r#"{"execution_repairs": 0}"#);
+    call(&calc, "work", &[]);
+    calc.set("broken", true.into()).unwrap();
+    for _ in 0..3 {
+        assert_eq!(source(&call(&calc, "work", &[])), ProgramSource::Reused);
+    }
+    assert_eq!(source(&call(&calc, "work", &[])), ProgramSource::Generated);
+    assert_eq!(requests.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn ac_6_ac_19_a_nested_call_links_to_its_parent_and_shares_its_trace() {
+    let runtime = runtime_with(|request| {
+        Ok(ModelReply::text(match &*request.method {
+            "compute" => "return agent:delegate('calculator'):add(2, 3)",
+            _ => "return args[1] + args[2]",
+        }))
+    });
+    let agent = runtime.agent("boss", Options::default()).unwrap();
+    let outcome = call(&agent, "compute", &[]);
+    assert_eq!(outcome.value(), &5.into(), "{:?}", outcome.error());
+    let calls = runtime.calls();
+    let (child, parent) = (&calls[0], &calls[1]);
+    assert_eq!(child.parent_call_id, Some(parent.call_id()));
+    assert_eq!((child.depth, parent.depth), (1, 0));
+    assert_eq!(child.trace_id(), parent.trace_id());
+    assert_eq!(child.contract.parent_contract_hash(), Some(parent.contract.contract_hash()));
+}
+
+#[test]
+fn ac_15_delegation_depth_and_call_count_end_in_budget_exceeded_and_the_parent_continues() {
+    for (language, program) in [
+        ("lua", "local o = Agent.for_role('deeper'):work(); return {deeper = o.value, error = o.error_type}"),
+        ("rhai", "let o = agent_for_role(\"deeper\").call(\"work\"); #{deeper: o.value, error: o.error_type}"),
+    ] {
+        let runtime = runtime_with(move |_| Ok(ModelReply::text(program)));
+        let options = format!(r#"{{"max_delegation_depth": 3, "language": "{language}"}}"#);
+        let agent = runtime.agent("deep", options_of(&options)).unwrap();
+        let outcome = call(&agent, "work", &[]);
+        assert!(outcome.ok(), "{:?}", outcome.error());
+        assert!(outcome.value().to_json().contains(r#""error":"budget_exceeded""#), "{}", outcome.value());
+        assert_eq!(runtime.calls().len(), 5, "three levels below the first, and the refused one");
+        assert_eq!(runtime.calls()[0].metadata.reason, Reason::DelegationBudget);
+    }
+    let (agent, _) = scripted_with(
+        &["local n = 0; for i = 1, 10 do if agent:delegate('x'):ping().ok then n = n + 1 end end; return n"],
+        r#"{"max_calls": 4, "max_delegation_depth": 1}"#,
+    );
+    let outcome = call(&agent, "work", &[]);
+    assert_eq!(outcome.value(), &3.into(), "the root is one of four");
+}
+
+#[test]
+fn an_agent_may_call_itself_within_its_own_transaction() {
+    let (agent, _) = scripted(&[
+        "if args[1] <= 1 then context.depth = (context.depth or 0) + 1; return 1 end; return args[1] * agent:factorial(args[1] - 1).value",
+    ]);
+    let outcome = call(&agent, "factorial", &[6.into()]);
+    assert_eq!(outcome.value(), &720.into(), "{:?}", outcome.error());
+    assert_eq!(agent.runtime_context().get("depth"), Some(1.into()));
+}
+
+#[test]
+fn nested_calls_reach_any_depth_that_the_budget_allows_also_on_small_stacks() {
+    for language in Language::ALL {
+        let program = match language {
+            Language::Lua => {
+                "if args[1] == 0 then return 0 end; return 1 + agent:delegate('d'):down(args[1] - 1).value"
+            }
+            Language::Rhai => {
+                "if args[0] == 0 { return 0; } 1 + agent.delegate(\"d\").call(\"down\", [args[0] - 1]).value"
+            }
+        };
+        let runtime = runtime_with(move |_| Ok(ModelReply::text(program)));
+        let options = format!(r#"{{"max_delegation_depth": 64, "language": "{language}"}}"#);
+        let agent = runtime.agent("d", options_of(&options)).unwrap();
+        let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(move || call(&agent, "down", &[60.into()]));
+        let outcome = thread.unwrap().join().unwrap();
+        assert_eq!(outcome.value(), &60.into(), "{language}: {:?}", outcome.error());
+    }
+}
+
+#[test]
+fn ac_16_deliverable_and_acceptance_are_checked_and_repaired_once() {
+    let (agent, requests) = scripted_with(
+        &["return 'five'", "return 5"],
+        r#"{"deliverable": {"type": "integer"}, "acceptance": [{"assert": "value > 3"}, "be brief"]}"#,
+    );
+    let outcome = call(&agent, "work", &[]);
+    assert_eq!(outcome.value(), &5.into(), "{:?}", outcome.error());
+    assert_eq!(requests.load(Ordering::SeqCst), 2);
+    for language in ["lua", "rhai"] {
+        let options = format!(
+            r#"{{"acceptance": [{{"assert": "value > 3"}}], "execution_repairs": 0, "language": "{language}"}}"#
+        );
+        let (agent, _) = scripted_with(&["return 2;"], &options);
+        let outcome = call(&agent, "work", &[]);
+        assert_eq!(error_type(&outcome), ErrorType::ContractViolation);
+        assert!(outcome.error().unwrap().message.contains("value > 3"), "{:?}", outcome.error());
+        assert_eq!(outcome.metadata.unwrap().reason, Reason::ResultContract);
+    }
+}
+
+#[test]
+fn a_failure_policy_falls_back_once_to_another_role() {
+    let runtime = runtime_with(|request| {
+        Ok(ModelReply::text(if &*request.role == "careful" { "return 'safe'" } else { "error('no')" }))
+    });
+    let options = r#"{"failure_policy": {"on_error": "fallback", "fallback_role": "careful"}, "execution_repairs": 0}"#;
+    let agent = runtime.agent("bold", options_of(options)).unwrap();
+    let outcome = call(&agent, "work", &[]);
+    assert_eq!((outcome.value(), &*outcome.role), (&"safe".into(), "bold"));
+    assert_eq!(runtime.calls().len(), 2);
+    assert_eq!(runtime.calls()[0].parent_call_id, Some(runtime.calls()[1].call_id()));
+}
+
+#[test]
+fn ac_3_delegates_inherit_settings_but_not_the_delegation_contract() {
+    let (agent, _) = scripted_with(
+        &["return 'text'"],
+        r#"{"purpose": "numbers", "deliverable": {"type": "integer"}, "execution_repairs": 0, "debug": true}"#,
+    );
+    let child = agent.delegate("writer", Options::default()).unwrap();
+    assert!(call(&child, "work", &[]).ok(), "the contract belongs to the parent's delegation");
+    assert!(agent.runtime().calls()[0].debug.is_some(), "debug is inherited");
+    assert!(agent.tool("writer").unwrap().is(&child));
+}
+
+#[test]
+fn programs_cannot_set_options_of_the_host_machine() {
+    let (agent, _) = scripted_with(&["agent:delegate('x', {log = '/tmp/evil'})"], r#"{"execution_repairs": 0}"#);
+    let outcome = call(&agent, "work", &[]);
+    assert!(outcome.error().unwrap().message.contains("cannot set the option \"log\""), "{:?}", outcome.error());
+}
+
+#[test]
+fn ac_7_7_a_failing_provider_is_asked_again_within_the_attempts() {
+    for (attempts, expected) in [(1, None), (2, Some(2))] {
+        let requests = Arc::new(AtomicU32::new(0));
+        let counter = requests.clone();
+        let runtime = runtime_with(move |_| match counter.fetch_add(1, Ordering::SeqCst) {
+            0 => Err(ProviderError::new(ProviderErrorClass::Network, "broken pipe")),
+            _ => Ok(ModelReply::text("return 42")),
+        });
+        let options = format!(r#"{{"max_generation_attempts": {attempts}}}"#);
+        let outcome = call(&runtime.agent("a", options_of(&options)).unwrap(), "work", &[]);
+        match expected {
+            Some(attempts) => assert_eq!(outcome.metadata.unwrap().attempts, attempts),
+            None => assert_eq!(error_type(&outcome), ErrorType::Provider),
+        }
+        assert_eq!(requests.load(Ordering::SeqCst), attempts);
+    }
+}
+
+#[test]
+fn ac_14_an_endless_program_times_out_within_its_limit() {
+    for language in Language::ALL {
+        let program = match language {
+            Language::Lua => "while true do end",
+            Language::Rhai => "loop {}",
+        };
+        let runtime = runtime_with(move |_| Ok(ModelReply::text(program)));
+        let options = format!(r#"{{"program_timeout_seconds": 0.2, "language": "{language}"}}"#);
+        let agent = runtime.agent("a", options_of(&options)).unwrap();
+        let began = Instant::now();
+        assert_eq!(error_type(&call(&agent, "work", &[])), ErrorType::Timeout);
+        assert!(began.elapsed() < Duration::from_secs(20), "bounded");
+    }
+}
+
+#[test]
+fn interrupting_ends_a_running_program_and_is_recorded() {
+    let (agent, _) = scripted(&["while true do end"]);
+    let cancel = CancelToken::default();
+    let trigger = cancel.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        trigger.cancel();
+    });
+    let outcome = agent.call_with("work", Vec::new(), Map::new(), &cancel).unwrap();
+    assert_eq!(error_type(&outcome), ErrorType::Interrupted);
+    assert_eq!(agent.history()[0].metadata.agent_outcome, AgentOutcome::Interrupted);
+}
+
+#[test]
+fn a_call_that_waits_for_its_turn_ends_with_its_own_deadline() {
+    let (agent, _) =
+        scripted_with(&["while true do end"], r#"{"call_timeout_seconds": 0.3, "program_timeout_seconds": 10}"#);
+    let began = Instant::now();
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..3).map(|_| scope.spawn(|| call(&agent, "work", &[]))).collect();
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    assert!(outcomes.iter().all(|outcome| error_type(outcome) == ErrorType::Timeout));
+    assert!(began.elapsed() < Duration::from_secs(20), "bounded");
+}
+
+#[test]
+fn tools_are_validated_and_their_errors_are_catchable() {
+    let schema =
+        Value::from_json(r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#).unwrap();
+    let double = Tool::new("double", "Doubles n.", schema, |arguments, _| match arguments["n"].as_int() {
+        Some(13) => Err("unlucky".into()),
+        number => Ok(Value::Int(number.unwrap_or_default() * 2)),
+    });
+    let runtime = runtime_with(|_| {
+        Ok(ModelReply::text(
+            "local ok, err = pcall(function() return tools.double{n = 13} end)\nlocal bad = pcall(function() return tools.double{} end)\nreturn {tools.double{n = 4}, ok, tostring(err), bad}",
+        ))
+    });
+    let options = Options { tools: Some(vec![Arc::new(double.unwrap())]), ..Options::default() };
+    let agent = runtime.agent("a", options).unwrap();
+    let outcome = call(&agent, "work", &[]);
+    let list = outcome.value().as_list().unwrap_or_else(|| panic!("{:?}", outcome.error()));
+    assert_eq!((&list[0], &list[1], &list[3]), (&8.into(), &false.into(), &false.into()));
+    assert!(list[2].as_str().unwrap().contains("unlucky"));
+}
+
+#[test]
+fn history_is_bounded_and_large_values_are_reached_by_reference() {
+    let (agent, _) = scripted(&[
+        "return string.rep('x', 2000)",
+        "local h = history[#history]; return {n = #history, inline = h.value ~= nil, size = #content(h.value_ref)}",
+    ]);
+    for _ in 0..20 {
+        call(&agent, "big", &[]);
+    }
+    let outcome = call(&agent, "look", &[]);
+    assert_eq!(
+        outcome.value(),
+        &Value::from_json(r#"{"n":16,"inline":false,"size":2000}"#).unwrap(),
+        "{:?}",
+        outcome.error()
+    );
+}
+
+#[test]
+fn ec_rp1_every_ended_call_verifies_and_replays_without_the_model() {
+    let (agent, _) = scripted_with(&["return 1", "error('x')", "not a program (", "return 2"], r#"{"reuse": "off"}"#);
+    for _ in 0..3 {
+        call(&agent, "work", &[]);
+    }
+    for record in agent.runtime().calls() {
+        let verified = agent.runtime().verify(record.call_id()).unwrap();
+        assert_eq!(verified.head, record.metadata.head());
+        let ended = replay_record(&record).unwrap();
+        assert_eq!((ended.agent_outcome, ended.reason), (record.metadata.agent_outcome, record.metadata.reason));
+    }
+}
+
+#[test]
+fn ac_18_a_failing_log_does_not_break_the_call_and_is_counted() {
+    let (agent, _) = scripted(&["return 1"]);
+    let log = Arc::new(BackgroundLog::to_file("/proc/none/calls.jsonl".as_ref()));
+    let options = Options { log: Some(LogOption::Sink(log.clone())), ..Options::default() };
+    let agent = agent.runtime().agent("a", options).unwrap();
+    assert!(call(&agent, "work", &[]).ok());
+    log.flush();
+    assert_eq!(log.dropped(), 1);
+}
+
+#[test]
+fn calls_of_one_agent_are_serialised_and_different_agents_run_in_parallel() {
+    let (agent, _) = scripted(&["context.n = (context.n or 0) + 1; return context.n"]);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..25).for_each(|_| assert!(call(&agent, "tick", &[]).ok())));
+        }
+    });
+    assert_eq!(agent.runtime_context().get("n"), Some(200.into()));
+}
+
+#[test]
+fn a_call_is_a_future_that_any_executor_can_poll() {
+    let (agent, _) = scripted(&["return 7"]);
+    let outcome = wait::block_on(
+        agent.call_async("work", Vec::new(), Map::new(), CancelToken::default()),
+        &CancelToken::default(),
+    );
+    assert_eq!(outcome.unwrap().value(), &7.into());
+}
+
+#[test]
+fn max_tokens_bounds_the_whole_flow() {
+    let (agent, _) = scripted_with(&["return agent:delegate('x'):work().error_type"], r#"{"max_tokens": 600}"#);
+    assert_eq!(error_type(&call(&agent, "work", &[])), ErrorType::BudgetExceeded);
+}

@@ -1,0 +1,5 @@
+-- expect: raised | ok | depth
+-- A long chain of `__index` tables.
+local t = {}
+for i = 1, 5000 do t = setmetatable({}, {__index = t}) end
+return t.x

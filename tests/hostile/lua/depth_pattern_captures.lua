@@ -1,0 +1,3 @@
+-- expect: raised | compile
+-- More captures than there may be.
+return ("x"):match(("()"):rep(100))

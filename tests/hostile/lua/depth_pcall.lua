@@ -1,0 +1,4 @@
+-- expect: depth | raised | ok
+-- Recursion through pcall.
+local function f() return pcall(f) end
+return (f())

@@ -1,0 +1,4 @@
+-- expect: depth
+-- Plain recursion.
+local function f(n) return 1 + f(n + 1) end
+return f(1)

@@ -1,0 +1,3 @@
+-- expect: raised
+-- assert with nothing.
+assert()

@@ -1,0 +1,3 @@
+-- expect: raised
+-- assert with a table.
+assert(false, {1, 2})

@@ -1,0 +1,3 @@
+-- expect: raised
+-- An error that claims to be out of memory.
+error("not enough memory")

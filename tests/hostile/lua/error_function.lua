@@ -1,0 +1,3 @@
+-- expect: raised
+-- An error that is a function.
+error(function() while true do end end)

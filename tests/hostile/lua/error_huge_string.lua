@@ -1,0 +1,3 @@
+-- expect: raised | memory
+-- An error with a long text.
+error(("x"):rep(3000000))

@@ -1,0 +1,3 @@
+-- expect: raised
+-- An error that is not text.
+error("\255\254\0")

@@ -1,0 +1,3 @@
+-- expect: raised
+-- An error whose message is no text.
+error({message = {}})

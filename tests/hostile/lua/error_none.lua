@@ -1,0 +1,3 @@
+-- expect: raised
+-- An error without a value.
+error()

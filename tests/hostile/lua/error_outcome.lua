@@ -1,0 +1,3 @@
+-- expect: raised
+-- An error that is an outcome.
+error(agent:delegate("x"):fail())

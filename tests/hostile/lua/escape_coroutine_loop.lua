@@ -1,0 +1,3 @@
+-- expect: raised
+-- Endless coroutines.
+while true do coroutine.resume(coroutine.create(function() while true do end end)) end

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Looking at other functions.
+return debug.info(1, "f")

@@ -1,0 +1,3 @@
+-- expect: raised
+-- An error that blames a caller far away.
+error("x", 1000)

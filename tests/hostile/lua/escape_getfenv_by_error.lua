@@ -1,0 +1,3 @@
+-- expect: raised
+-- The environment of a function.
+return getfenv(1)

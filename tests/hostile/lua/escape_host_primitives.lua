@@ -1,0 +1,3 @@
+-- expect: raised
+-- Looking for the primitives behind the prelude.
+return host.call(0, "add", 0, {}, {})

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Opening a file.
+return io.open("/etc/passwd")

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Looking for the marks.
+return marks.outcome

@@ -1,0 +1,3 @@
+-- expect: ok="locked"
+-- Metatables of our objects are hidden.
+return getmetatable(tools)

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Running a command.
+return os.execute("id")

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Addresses by %p.
+return ("%p"):format({})

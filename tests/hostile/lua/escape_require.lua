@@ -1,0 +1,3 @@
+-- expect: raised
+-- Loading a module.
+return require("./x")

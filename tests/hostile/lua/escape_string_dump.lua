@@ -1,0 +1,3 @@
+-- expect: raised
+-- Dumping bytecode.
+return string.dump(function() end)

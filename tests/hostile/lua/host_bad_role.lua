@@ -1,0 +1,3 @@
+-- expect: raised
+-- A role that is no text.
+agent:delegate({})

@@ -1,0 +1,3 @@
+-- expect: raised
+-- A reference that is none.
+content({})

@@ -1,0 +1,3 @@
+-- expect: raised
+-- A function as an argument.
+agent:delegate("x"):echo(function() end)

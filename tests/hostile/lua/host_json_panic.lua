@@ -1,0 +1,3 @@
+-- expect: raised | ok
+-- Odd JSON.
+return json.decode("\0")

@@ -1,0 +1,3 @@
+-- expect: ok | raised
+-- A very long role.
+return #agent:delegate(("r"):rep(100000)).role

@@ -1,0 +1,3 @@
+-- expect: raised
+-- A method that is a number.
+return agent:delegate("x")[1]

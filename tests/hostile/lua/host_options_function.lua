@@ -1,0 +1,3 @@
+-- expect: raised
+-- Options with a function.
+agent:delegate("x", {model = function() end})

@@ -1,0 +1,3 @@
+-- expect: internal
+-- A host method that panics.
+agent:delegate("x"):panic()

@@ -1,0 +1,3 @@
+-- expect: internal
+-- A tool that panics.
+tools.explode{}

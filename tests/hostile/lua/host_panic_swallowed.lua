@@ -1,0 +1,3 @@
+-- expect: internal
+-- The panic is swallowed.
+while true do pcall(function() agent:delegate("x"):panic() end) end

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Remembering an agent.
+agent:remember{me = agent}

@@ -1,0 +1,3 @@
+-- expect: raised
+-- A setter with a function.
+agent:delegate("x").value = print

@@ -1,0 +1,3 @@
+-- expect: deadline
+-- The host says stop.
+while true do pcall(function() agent:delegate("x"):stop() end) end

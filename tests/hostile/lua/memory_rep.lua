@@ -1,0 +1,3 @@
+-- expect: memory
+-- One huge repetition.
+return ("x"):rep(1e9)

@@ -1,0 +1,4 @@
+-- expect: memory | time
+-- Endless nesting.
+local t = {}
+while true do t = {t, {}} end

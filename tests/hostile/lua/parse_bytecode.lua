@@ -1,0 +1,3 @@
+-- expect: compile
+-- Text that begins like bytecode.
+Lua

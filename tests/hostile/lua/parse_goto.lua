@@ -1,0 +1,4 @@
+-- expect: compile
+-- A `goto`, which Luau does not have.
+goto done
+::done::

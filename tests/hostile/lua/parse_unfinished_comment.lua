@@ -1,0 +1,3 @@
+-- expect: compile
+-- A comment without an end.
+--[==[ never closed ]]

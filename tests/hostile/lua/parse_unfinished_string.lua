@@ -1,0 +1,3 @@
+-- expect: compile
+-- A string without an end.
+return "abc

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Changing the metatable of agents.
+getmetatable(agent).__index = function() return "poisoned" end

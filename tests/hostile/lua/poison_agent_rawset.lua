@@ -1,0 +1,3 @@
+-- expect: raised
+-- Writing past the agent's metatable.
+rawset(agent, "role", "poisoned")

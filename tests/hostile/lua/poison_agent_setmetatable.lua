@@ -1,0 +1,3 @@
+-- expect: raised
+-- Giving the agent another metatable.
+setmetatable(agent, {__index = {role = "poisoned"}})

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Changing the metatable of the arguments.
+getmetatable(args).__index = function() return "poisoned" end

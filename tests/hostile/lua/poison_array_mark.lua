@@ -1,0 +1,3 @@
+-- expect: raised
+-- Changing the mark of lists.
+getmetatable(array{}).__index = function() return "poisoned" end

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Replacing bit32.
+bit32.band = nil

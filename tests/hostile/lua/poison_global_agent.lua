@@ -1,0 +1,3 @@
+-- expect: ok
+-- Replacing the agent by a table.
+agent = {role = "poisoned"}

@@ -1,0 +1,4 @@
+-- expect: raised | ok
+-- Replacing the context by a table.
+context = {value = 666}
+context.value = 667

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Changing the history.
+history[1] = "poisoned"

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Replacing the encoder.
+json.encode = function() return "poisoned" end

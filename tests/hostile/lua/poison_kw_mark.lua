@@ -1,0 +1,3 @@
+-- expect: raised
+-- Changing the mark of keyword arguments.
+getmetatable(kw{}).__index = function() return "poisoned" end

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Replacing a math function.
+math.floor = function() return "poisoned" end

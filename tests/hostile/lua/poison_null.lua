@@ -1,0 +1,3 @@
+-- expect: raised
+-- Giving null a metatable.
+setmetatable(null, {__index = function() return "poisoned" end})

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Writing to null.
+null.x = 1

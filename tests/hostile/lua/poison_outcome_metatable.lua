@@ -1,0 +1,3 @@
+-- expect: raised
+-- Changing the metatable of outcomes.
+getmetatable(Outcome.ok(1)).__index = nil

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Replacing by rawset.
+rawset(string, "upper", nil)

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Adding by rawset.
+rawset(math, "pi", 3)

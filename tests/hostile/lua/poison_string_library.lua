@@ -1,0 +1,3 @@
+-- expect: raised
+-- Replacing a string function.
+string.upper = function() return "poisoned" end

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Changing the metatable of all texts.
+getmetatable("").__index = function() return "poisoned" end

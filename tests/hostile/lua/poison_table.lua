@@ -1,0 +1,3 @@
+-- expect: raised
+-- Replacing a table function.
+table.insert = nil

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Clearing a library.
+table.clear(string)

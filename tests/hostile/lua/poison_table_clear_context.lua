@@ -1,0 +1,3 @@
+-- expect: raised | ok
+-- Clearing the context by the library.
+table.clear(context)

@@ -1,0 +1,4 @@
+-- expect: raised | ok
+-- Freezing what is shared.
+table.freeze(string)
+table.freeze(args)

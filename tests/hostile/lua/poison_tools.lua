@@ -1,0 +1,3 @@
+-- expect: raised
+-- Replacing a tool.
+tools.fetch_url = function() return "poisoned" end

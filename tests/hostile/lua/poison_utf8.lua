@@ -1,0 +1,3 @@
+-- expect: raised
+-- Replacing utf8.
+utf8.char = nil

@@ -1,0 +1,3 @@
+-- expect: refused
+-- An agent.
+return agent

@@ -1,0 +1,3 @@
+-- expect: refused
+-- An agent inside.
+return {agent}

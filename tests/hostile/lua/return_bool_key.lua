@@ -1,0 +1,3 @@
+-- expect: refused
+-- A truth value as a key.
+return {[true] = 1}

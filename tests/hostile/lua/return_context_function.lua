@@ -1,0 +1,3 @@
+-- expect: raised | refused
+-- A function in the context.
+context.f = print

@@ -1,0 +1,3 @@
+-- expect: refused
+-- A fractional key.
+return {[1.5] = 1}

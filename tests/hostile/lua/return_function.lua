@@ -1,0 +1,3 @@
+-- expect: refused
+-- A function.
+return function() end

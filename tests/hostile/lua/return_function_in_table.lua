@@ -1,0 +1,3 @@
+-- expect: refused
+-- A function inside.
+return {a = {b = {print}}}

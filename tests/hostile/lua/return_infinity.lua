@@ -1,0 +1,3 @@
+-- expect: refused
+-- Infinity inside.
+return {x = 1 / 0}

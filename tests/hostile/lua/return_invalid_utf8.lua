@@ -1,0 +1,3 @@
+-- expect: refused
+-- Bytes that are not text.
+return "\255"

@@ -1,0 +1,3 @@
+-- expect: refused
+-- Several values.
+return 1, 2, 3

@@ -1,0 +1,3 @@
+-- expect: refused
+-- A mixed table.
+return {1, a = 2}

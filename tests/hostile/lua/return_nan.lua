@@ -1,0 +1,3 @@
+-- expect: refused
+-- Not a number.
+return 0 / 0

@@ -1,0 +1,3 @@
+-- expect: refused
+-- A negative index.
+return {[-1] = 1}

@@ -1,0 +1,3 @@
+-- expect: refused
+-- An outcome inside.
+return {Outcome.ok(1)}

@@ -1,0 +1,3 @@
+-- expect: refused
+-- A table as a key.
+return {[{}] = 1}

@@ -1,0 +1,3 @@
+-- expect: time
+-- A `__call` that loops.
+setmetatable({}, {__call = function() while true do end end})()

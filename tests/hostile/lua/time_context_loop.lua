@@ -1,0 +1,3 @@
+-- expect: time
+-- Reading the context for ever.
+while true do local x = context.value end

@@ -1,0 +1,3 @@
+-- expect: time
+-- An endless loop without a body.
+while true do end

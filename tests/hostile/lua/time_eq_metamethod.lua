@@ -1,0 +1,4 @@
+-- expect: time
+-- A `__eq` that loops.
+local m = {__eq = function() while true do end end}
+return setmetatable({}, m) == setmetatable({}, m)

@@ -1,0 +1,3 @@
+-- expect: time
+-- A replacement function that loops.
+return (("x"):gsub("x", function() while true do end end))

@@ -1,0 +1,3 @@
+-- expect: time
+-- An iterator that never returns nil.
+for x in function() return 1 end do end

@@ -1,0 +1,4 @@
+-- expect: time
+-- A `__lt` that loops.
+local m = {__lt = function() while true do end end}
+return setmetatable({}, m) < setmetatable({}, m)

@@ -1,0 +1,3 @@
+-- expect: time
+-- Asking for the time for ever.
+while true do now() end

@@ -1,0 +1,3 @@
+-- expect: time
+-- A pattern that backtracks for ever.
+return ("a"):rep(200000):find(".-.-.-.-b")

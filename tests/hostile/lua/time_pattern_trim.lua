@@ -1,0 +1,3 @@
+-- expect: time | ok
+-- The quadratic trim.
+return ((" "):rep(100000) .. "x"):match("^(.-)%s+$")

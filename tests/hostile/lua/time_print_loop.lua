@@ -1,0 +1,3 @@
+-- expect: time
+-- Printing for ever.
+while true do print("x") end

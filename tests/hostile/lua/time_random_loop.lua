@@ -1,0 +1,3 @@
+-- expect: time
+-- Asking for randomness for ever.
+while true do random() end

@@ -1,0 +1,4 @@
+-- expect: time
+-- Exponential recursion within the depth.
+local function fib(n) if n < 2 then return n end return fib(n - 1) + fib(n - 2) end
+return fib(60)

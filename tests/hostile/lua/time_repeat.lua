@@ -1,0 +1,3 @@
+-- expect: time
+-- An endless repeat.
+repeat until false

@@ -1,0 +1,3 @@
+-- expect: time
+-- A comparator that loops.
+table.sort({3, 2, 1}, function() while true do end end)

@@ -1,0 +1,3 @@
+-- expect: time
+-- A `__tostring` that loops, inside string.format.
+return ("%s"):format(setmetatable({}, {__tostring = function() while true do end end}))

@@ -1,0 +1,3 @@
+-- expect: time
+-- A `__tostring` that loops, under print.
+print(setmetatable({}, {__tostring = function() while true do end end}))

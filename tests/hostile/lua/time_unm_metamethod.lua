@@ -1,0 +1,3 @@
+-- expect: time
+-- A `__unm` that loops.
+return -setmetatable({}, {__unm = function() while true do end end})
