@@ -17,14 +17,15 @@ pub(super) struct Rewritten {
     pub(super) uses_varargs: bool,
 }
 
-/// Rewrites a program that compiles. The error says what could not be understood, and at which line.
-pub(super) fn rewrite(code: &str) -> Result<Rewritten, String> {
+/// Rewrites a program that compiles. The error says at which line something could not be understood, and what.
+pub(super) fn rewrite(code: &str) -> Result<Rewritten, (u32, String)> {
     let mut scanner = Scanner::new(code);
     match scanner.run() {
         Ok(()) => Ok(scanner.finish()),
         Err(what) => {
-            let line = 1 + code.as_bytes()[..scanner.at.min(code.len())].iter().filter(|byte| **byte == b'\n').count();
-            Err(format!("line {line}: {what}"))
+            let before = &code.as_bytes()[..scanner.at.min(code.len())];
+            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+            Err((u32::try_from(line).unwrap_or(u32::MAX), what))
         }
     }
 }
@@ -554,6 +555,6 @@ mod tests {
 
     #[test]
     fn the_reserved_name_is_refused() {
-        assert!(rewrite(&format!("\nreturn {NAME}")).is_err_and(|error| error.starts_with("line 2: ")));
+        assert!(rewrite(&format!("\nreturn {NAME}")).is_err_and(|(line, _)| line == 2));
     }
 }

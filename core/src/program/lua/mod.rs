@@ -116,7 +116,8 @@ impl Executor for LuaExecutor {
         }
         // The original first: messages must speak about what the model wrote.
         compiler().compile(code).map_err(|error| compile_error(&error))?;
-        let rewritten = iterate::rewrite(code).map_err(|message| CompileError { message, line: None })?;
+        let rewritten = iterate::rewrite(code)
+            .map_err(|(line, what)| CompileError { message: format!("line {line}: {what}"), line: Some(line) })?;
         let bytecode = compiler().compile(&rewritten.code).map_err(|error| compile_error(&error))?;
         Ok(Program {
             language: Language::Lua,
