@@ -344,6 +344,9 @@ fn reads_are_evidence() {
     assert_eq!(reads("return kwargs.unit"), Reads { kwargs: ["unit".to_owned()].into(), ..Reads::default() });
     assert_eq!(reads("context.value = 7"), Reads::default());
     assert_eq!(reads("return context.value"), Reads { context: ["value".to_owned()].into(), ..Reads::default() });
+    for code in ["return agent.value", "return agent:responds_to('value')", "return agent:call('value').ok"] {
+        assert_eq!(reads(code), Reads { context: ["value".to_owned()].into(), ..Reads::default() }, "{code}");
+    }
     for code in [
         "return table.unpack(args)",
         "return (unpack(args))",
@@ -1073,6 +1076,12 @@ fn cost_of_one_execution() {
         }
         println!("{:6.2} µs  {code}", best.as_nanos() as f64 / 1e6);
     }
+    let fresh = LuaExecutor::with_isolation(Isolation::Fresh);
+    let start = thread_cpu_time();
+    for _ in 0..100 {
+        assert!(world.run_on(&fresh, "return 1", "[]", "{}").result.is_ok());
+    }
+    println!("{:6.2} µs  a fresh VM and a compilation", (thread_cpu_time() - start).as_nanos() as f64 / 1e5);
 }
 
 #[test]

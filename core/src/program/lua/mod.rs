@@ -171,6 +171,11 @@ impl Executor for LuaExecutor {
 
 /// Runs a program and judges it: the meter first, then what the interpreter says.
 fn run(vm: &mut Vm, program: &Program, compiled: &Compiled, job: &Job<'_>) -> Result<Returned, ProgramFailure> {
+    // A call that was cancelled, or whose time is over, does not begin.
+    job.meter.check_end();
+    if let Some(verdict) = job.meter.take_verdict() {
+        return Err(verdict);
+    }
     let left = {
         // SAFETY: the guard is dropped at the end of this block, before the job and its meter, on this thread.
         let _metered = unsafe { Running::metered(&job.meter) };
