@@ -1,2 +1,9 @@
-//! The `cadenza` command.
-fn main() {}
+//! The native binary `cadenza`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let exit = cadenza_cli::main_with(std::env::args_os().collect(), None);
+    // Exit codes are 0 to 130.
+    ExitCode::from(u8::try_from(exit).unwrap_or(1))
+}

@@ -12,7 +12,9 @@ use crate::ids::CallId;
 use crate::log::record::CallRecord;
 use crate::program::registry::{Listed, Registry};
 use crate::program::{Executor, Isolation, Language};
+use crate::value::Map;
 
+pub mod config;
 pub(crate) mod driver;
 pub mod options;
 pub mod replay;
@@ -64,7 +66,7 @@ impl RuntimeBuilder {
     pub fn build(self) -> Result<Runtime, OptionError> {
         let mut options = self.options;
         let model = options.model.take().unwrap_or_default();
-        let settings = Settings::new(settings::resolve_model(&model, &options)?);
+        let settings = Settings::new(settings::resolve_model(&model, &options)?.provider);
         (options.base_url, options.api_key, options.api_key_file, options.output) = (None, None, None, None);
         Ok(Runtime(Arc::new(Inner {
             name: self.name.unwrap_or("cadenza-rust"),
@@ -82,13 +84,13 @@ impl Runtime {
         RuntimeBuilder::default()
     }
 
-    /// The process-wide runtime of agents that name none.
+    /// The process-wide runtime of agents that name none, made from the configuration file and the environment.
     pub fn default_runtime() -> Result<Self, OptionError> {
         static DEFAULT: OnceLock<Runtime> = OnceLock::new();
         if let Some(runtime) = DEFAULT.get() {
             return Ok(runtime.clone());
         }
-        let runtime = Self::builder().build()?;
+        let runtime = Self::builder().options(config::Config::load()?.options()?).build()?;
         Ok(DEFAULT.get_or_init(|| runtime).clone())
     }
 
@@ -113,6 +115,12 @@ impl Runtime {
     /// The program language by default.
     pub fn language(&self) -> Language {
         self.0.settings.language
+    }
+
+    /// What is in force where an agent sets nothing itself: option names and values. Options without a data form and
+    /// those of one delegation are left out.
+    pub fn settings(&self) -> Map {
+        self.0.settings.to_map()
     }
 
     /// Ended calls, oldest first; the last 1,000.

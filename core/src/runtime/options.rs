@@ -118,6 +118,9 @@ pub enum OptionError {
         /// What to do meanwhile.
         message: &'static str,
     },
+    /// The configuration that options come from; the message names the place.
+    #[error("{0}")]
+    Configuration(String),
 }
 
 impl From<ContractFieldError> for OptionError {

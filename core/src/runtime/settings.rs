@@ -12,10 +12,11 @@ use crate::kernel::Environment;
 use crate::log::{self, BackgroundLog, LogSink};
 use crate::program::{Isolation, Language, Limits};
 use crate::prompt::ToolDocs;
-use crate::provider::{self, ModelSettings, ModelSpec, Provider};
+use crate::provider::{self, ModelSettings, ModelSpec, Provider, Resolved};
 use crate::runtime::driver;
 use crate::runtime::options::{LogOption, OptionError, Options, Reuse};
 use crate::tools::ToolSet;
+use crate::value::{Map, Value};
 
 /// What an agent works with. Private to the runtime's own crate: users set [`Options`].
 #[derive(Debug)]
@@ -130,6 +131,41 @@ impl Settings {
         })
     }
 
+    /// The settings as options: what `Options::from_map` reads, by name.
+    pub(crate) fn to_map(&self) -> Map {
+        let seconds = |duration: Duration| Value::Float(duration.as_secs_f64());
+        let whole = |number: u64| Value::Int(i64::try_from(number).unwrap_or(i64::MAX));
+        let isolation = match self.isolation {
+            Isolation::Shared => "shared",
+            Isolation::Fresh => "fresh",
+        };
+        let reuse = match self.reuse {
+            Reuse::Auto => "auto",
+            Reuse::Off => "off",
+        };
+        let entries: [(&str, Value); 18] = [
+            ("model", (&*self.model).into()),
+            ("language", self.language.as_str().into()),
+            ("log", self.log.is_some().into()),
+            ("logging", self.logging.into()),
+            ("debug", self.debug.into()),
+            ("max_generation_attempts", self.max_generation_attempts.into()),
+            ("execution_repairs", self.execution_repairs.into()),
+            ("provider_timeout_seconds", seconds(self.provider_timeout)),
+            ("program_timeout_seconds", seconds(self.limits.cpu_time)),
+            ("max_instructions", whole(self.limits.max_instructions)),
+            ("max_memory_bytes", whole(self.limits.max_memory_bytes as u64)),
+            ("isolation", isolation.into()),
+            ("call_timeout_seconds", seconds(self.call_timeout)),
+            ("max_delegation_depth", self.max_delegation_depth.into()),
+            ("max_calls", self.max_calls.into()),
+            ("max_tokens", self.max_tokens.map(whole).into()),
+            ("reuse", reuse.into()),
+            ("namespace", (&*self.namespace).into()),
+        ];
+        entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
     /// Whether a delegate of an agent with these settings can share them as they are.
     pub(crate) fn shared_with_delegates(&self) -> bool {
         self.delegation.fingerprint() == DelegationContract::default().fingerprint()
@@ -153,11 +189,11 @@ fn resolve(options: &Options) -> Result<Option<Arc<dyn Provider>>, OptionError> 
             None => Ok(None),
         };
     };
-    resolve_model(model, options).map(Some)
+    resolve_model(model, options).map(|resolved| Some(resolved.provider))
 }
 
 /// The provider of a model, with the process's environment.
-pub(crate) fn resolve_model(model: &ModelSpec, options: &Options) -> Result<Arc<dyn Provider>, OptionError> {
+pub(crate) fn resolve_model(model: &ModelSpec, options: &Options) -> Result<Resolved, OptionError> {
     let environment = |name: &str| std::env::var(name).ok();
     let settings = ModelSettings {
         base_url: options.base_url.clone(),
@@ -168,7 +204,6 @@ pub(crate) fn resolve_model(model: &ModelSpec, options: &Options) -> Result<Arc<
         environment: Some(&environment),
     };
     provider::resolve(model, &settings)
-        .map(|resolved| resolved.provider)
         .map_err(|error| OptionError::Invalid { name: "model", message: error.to_string() })
 }
 

@@ -1,0 +1,87 @@
+//! `cadenza config`.
+
+use cadenza_core::runtime::Runtime;
+use cadenza_core::runtime::config::Origin;
+use cadenza_core::runtime::options::NAMES;
+use cadenza_core::value::{Map, Value};
+
+use super::say;
+use crate::Context;
+use crate::failure::{Exit, Failure};
+use crate::options::AgentOptions;
+
+/// Options that hold a secret: shown as a mask.
+const SECRET: [&str; 1] = ["api_key"];
+/// What stands for a secret.
+const MASK: &str = "***";
+
+/// Shows the resolved configuration.
+#[derive(Debug, clap::Args)]
+pub struct ConfigCommand {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    agents: AgentOptions,
+}
+
+/// One line of the table.
+struct Row {
+    name: &'static str,
+    value: Value,
+    origin: String,
+}
+
+impl ConfigCommand {
+    pub(crate) fn run(self, context: &Context<'_>) -> Result<Exit, Failure> {
+        let config = self.agents.config()?;
+        let resolved = config.resolve_model().map_err(Failure::model)?;
+        let runtime = Runtime::builder().options(config.options()?).build().map_err(Failure::usage)?;
+        let in_force = runtime.settings();
+        let rows: Vec<Row> = NAMES
+            .into_iter()
+            .filter_map(|name| {
+                let given = config.settings().get(name).map(|setting| &setting.value);
+                let value = match given.or_else(|| in_force.get(name)) {
+                    Some(value) if SECRET.contains(&name) && *value != Value::Null => MASK.into(),
+                    Some(value) => cadenza_core::log::masked(value),
+                    // Not set and without a default: nothing to say.
+                    None => return None,
+                };
+                let (value, origin) = match (name, config.origin(name)) {
+                    ("model", Origin::Default) => (resolved.provider.model().into(), resolved.origin.to_string()),
+                    (_, origin) => (value, origin.to_string()),
+                };
+                Some(Row { name, value, origin })
+            })
+            .collect();
+        if self.json {
+            let options = rows.into_iter().map(|row| {
+                let entry = Map::from([("value".to_owned(), row.value), ("origin".to_owned(), row.origin.into())]);
+                (row.name.to_owned(), Value::Map(entry))
+            });
+            let file = config.file().map(|path| path.display().to_string());
+            let notes = resolved.notes.into_iter().map(Value::from).collect();
+            let whole = Map::from([
+                ("file".to_owned(), file.into()),
+                ("options".to_owned(), Value::Map(options.collect())),
+                ("notes".to_owned(), Value::List(notes)),
+            ]);
+            say(&Value::Map(whole).to_json());
+            return Ok(Exit::Ok);
+        }
+        let file = config.file().map_or("none".to_owned(), |path| path.display().to_string());
+        say(&context.style.faint(&format!("configuration file: {file}")));
+        let width = |text: fn(&Row) -> usize| rows.iter().map(text).max().unwrap_or(0).min(40);
+        let (names, values) = (width(|row| row.name.len()), width(|row| row.value.to_json().chars().count()));
+        for row in &rows {
+            let name = context.style.name(&format!("{:names$}", row.name));
+            let value = format!("{:values$}", row.value.to_json());
+            say(&format!("{name}  {value}  {}", context.style.faint(&row.origin)));
+        }
+        for note in &resolved.notes {
+            say(&context.style.faint(&format!("note: {note}")));
+        }
+        Ok(Exit::Ok)
+    }
+}

@@ -1,0 +1,124 @@
+//! The conformance runner: scenario files in, a report out (formats.md section 1).
+//!
+//! A scenario goes through a host language's own Agent surface ([`Surface`]); the model is scripted, the world is fresh
+//! for each scenario, and every comparison happens here, in one place for all languages.
+
+use std::path::{Path, PathBuf};
+
+use cadenza_core::program::Language;
+
+mod document;
+mod literal;
+mod programs;
+mod report;
+mod runner;
+mod rust;
+mod scenario;
+mod script;
+mod stub;
+mod surface;
+
+pub use document::Fault;
+pub use programs::Programs;
+pub use report::{Report, ScenarioResult};
+pub use rust::RustSurface;
+pub use scenario::ScenarioFile;
+pub use script::ScriptSurface;
+pub use surface::{Seen, Surface, World};
+
+/// Runs every scenario of these files and folders, or of the checkout's `scenarios/agent` when there are none.
+///
+/// `programs` names the programs file; without it the nearest `programs/programs.yaml` above the scenarios or the
+/// working directory is used, and without that what is built in.
+pub fn run(
+    paths: &[PathBuf],
+    programs: Option<&Path>,
+    surface: &dyn Surface,
+    language: Language,
+) -> Result<Report, ConformError> {
+    let files = if paths.is_empty() { default_files()? } else { listed(paths)? };
+    let places = files.iter().map(PathBuf::as_path).chain([Path::new(".")]);
+    let programs = match programs.map(Path::to_owned).or_else(|| Programs::nearest(places)) {
+        Some(path) => Programs::read(&path).map_err(ConformError::Programs)?,
+        None => Programs::embedded(),
+    };
+    // Every file is read before the first scenario runs: a malformed one is found at once.
+    let mut read = Vec::with_capacity(files.len());
+    for path in files {
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| ConformError::Unreadable { path: path.clone(), message: error.to_string() })?;
+        read.push(ScenarioFile::parse(&text).map_err(|fault| ConformError::Malformed { path, fault })?);
+    }
+    let results = read
+        .iter()
+        .flat_map(|file| &file.scenarios)
+        .map(|scenario| runner::run(scenario, &programs, surface, language))
+        .collect();
+    Ok(Report { runtime: surface.runtime(), language, results })
+}
+
+/// The scenario files of the checkout around the working directory.
+fn default_files() -> Result<Vec<PathBuf>, ConformError> {
+    let here = std::path::absolute(".").unwrap_or_else(|_| PathBuf::from("."));
+    let folder = here.ancestors().map(|folder| folder.join("scenarios").join("agent")).find(|folder| folder.is_dir());
+    listed(&[folder.ok_or(ConformError::NoCheckout)?])
+}
+
+/// Files as they are, folders by the YAML files in them, in order.
+fn listed(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConformError> {
+    let mut files = Vec::new();
+    for path in paths {
+        let unreadable =
+            |error: std::io::Error| ConformError::Unreadable { path: path.clone(), message: error.to_string() };
+        if !std::fs::metadata(path).map_err(unreadable)?.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let mut inside = Vec::new();
+        for entry in std::fs::read_dir(path).map_err(unreadable)? {
+            let file = entry.map_err(unreadable)?.path();
+            if file.is_file() && file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
+                inside.push(file);
+            }
+        }
+        if inside.is_empty() {
+            return Err(ConformError::Empty { path: path.clone() });
+        }
+        inside.sort_unstable();
+        files.extend(inside);
+    }
+    Ok(files)
+}
+
+/// Why nothing could be run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConformError {
+    /// A file or folder cannot be read.
+    #[error("{}: {message}", path.display())]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// The system's words.
+        message: String,
+    },
+    /// A file is not a scenario file.
+    #[error("{}:{}: {}", path.display(), fault.line, fault.message)]
+    Malformed {
+        /// Which.
+        path: PathBuf,
+        /// Where and why.
+        fault: Fault,
+    },
+    /// The programs file.
+    #[error("{0}")]
+    Programs(String),
+    /// A folder without scenario files.
+    #[error("{}: no .yaml files in this folder", path.display())]
+    Empty {
+        /// Which.
+        path: PathBuf,
+    },
+    /// No paths were given, and there is no checkout to find them in.
+    #[error("no scenarios/agent folder here or above; name the scenario files: cadenza conform FILES")]
+    NoCheckout,
+}

@@ -1,0 +1,94 @@
+//! What came of a conformance run (formats.md 1.6), as data and as text.
+
+use std::fmt::Write as _;
+
+use cadenza_core::program::Language;
+use cadenza_core::value::{Map, Value};
+
+use crate::style::Style;
+
+/// The outcome of one scenario.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScenarioResult {
+    /// As in the file.
+    pub id: String,
+    /// Why it failed; `None` when it passed.
+    pub failure: Option<String>,
+    /// What a reader should know although it passed, such as an overrun plan.
+    pub note: Option<String>,
+}
+
+/// The outcome of a run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// `rust`, `python`, `lua`, `rhai`, or `kernel` for scenarios of the execution contract alone.
+    pub runtime: &'static str,
+    /// Language of the programs.
+    pub language: Language,
+    /// In the order in which they ran.
+    pub results: Vec<ScenarioResult>,
+}
+
+impl Report {
+    /// How many passed.
+    pub fn passed(&self) -> usize {
+        self.results.iter().filter(|result| result.failure.is_none()).count()
+    }
+
+    /// How many failed.
+    pub fn failed(&self) -> usize {
+        self.results.len() - self.passed()
+    }
+
+    /// Whether all passed and at least one ran.
+    pub fn ok(&self) -> bool {
+        self.failed() == 0 && !self.results.is_empty()
+    }
+
+    /// The published form.
+    pub fn to_value(&self) -> Value {
+        let results = self.results.iter().map(|result| {
+            let mut map = Map::from([
+                ("id".to_owned(), result.id.as_str().into()),
+                ("status".to_owned(), if result.failure.is_none() { "pass" } else { "fail" }.into()),
+            ]);
+            if let Some(failure) = &result.failure {
+                map.insert("detail".to_owned(), failure.as_str().into());
+            }
+            if let Some(note) = &result.note {
+                map.insert("note".to_owned(), note.as_str().into());
+            }
+            Value::Map(map)
+        });
+        Value::Map(Map::from([
+            ("runtime".to_owned(), self.runtime.into()),
+            ("language".to_owned(), self.language.as_str().into()),
+            ("contract_version".to_owned(), Value::Int(super::scenario::VERSION)),
+            ("passed".to_owned(), Value::Int(self.passed() as i64)),
+            ("failed".to_owned(), Value::Int(self.failed() as i64)),
+            ("results".to_owned(), Value::List(results.collect())),
+        ]))
+    }
+
+    /// For people: one line per scenario, then the count.
+    pub fn to_text(&self, style: Style) -> String {
+        let mut text = String::new();
+        for result in &self.results {
+            let line = match &result.failure {
+                None => format!("{}  {}", style.good("pass"), result.id),
+                Some(detail) => {
+                    format!("{}  {}\n      {}", style.bad("FAIL"), result.id, detail.replace('\n', "\n      "))
+                }
+            };
+            let _ = writeln!(text, "{line}");
+            if let Some(note) = &result.note {
+                let _ = writeln!(text, "      {}", style.faint(note));
+            }
+        }
+        let (passed, failed) = (self.passed(), self.failed());
+        let counts = format!("{passed} passed, {failed} failed");
+        let counts = if self.ok() { style.good(&counts) } else { style.bad(&counts) };
+        let _ = writeln!(text, "{counts} (runtime {}, programs in {})", self.runtime, self.language);
+        text
+    }
+}

@@ -1,0 +1,86 @@
+//! The options that every command that makes agents takes, and the runtime that comes of them.
+
+use std::path::PathBuf;
+
+use cadenza_core::provider::{ModelSpec, Resolved};
+use cadenza_core::runtime::Runtime;
+use cadenza_core::runtime::config::{Config, Origin, from_text};
+use cadenza_core::runtime::options::{LogOption, Options};
+
+use crate::failure::Failure;
+use crate::progress;
+
+/// Options of agents. Each wins over the environment and over the configuration file.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Agents")]
+pub struct AgentOptions {
+    /// The model: `provider:name`, several with commas between, or `library`
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Where an `openai-compatible` server answers
+    #[arg(long, value_name = "URL")]
+    pub base_url: Option<String>,
+    /// Language of generated programs: `lua` or `rhai`
+    #[arg(long, value_name = "LANGUAGE")]
+    pub language: Option<String>,
+    /// Write one JSON line per call to this file; `true` for the default place
+    #[arg(long, value_name = "PATH")]
+    pub log: Option<String>,
+    /// Add prompts and context to log lines
+    #[arg(long)]
+    pub debug: bool,
+    /// Any other option, such as `max_calls=16`; may be repeated
+    #[arg(short, long = "option", value_name = "NAME=VALUE")]
+    pub options: Vec<String>,
+}
+
+impl AgentOptions {
+    /// The configuration of this process with these options over it.
+    pub fn config(&self) -> Result<Config, Failure> {
+        let mut config = Config::load()?;
+        let flags =
+            [("model", &self.model), ("base_url", &self.base_url), ("language", &self.language), ("log", &self.log)];
+        for (name, value) in flags {
+            if let Some(text) = value {
+                config.set(name, from_text(name, text), Origin::Flag(format!("--{}", name.replace('_', "-"))));
+            }
+        }
+        if self.debug {
+            config.set("debug", true.into(), Origin::Flag("--debug".into()));
+        }
+        for option in &self.options {
+            let (name, text) = split(option, "--option")?;
+            config.set(name, from_text(name, text), Origin::Flag(format!("--option {name}")));
+        }
+        config.options()?;
+        Ok(config)
+    }
+
+    /// A runtime with that name in its log lines, and the model that it asks.
+    pub fn runtime(&self, name: &'static str) -> Result<(Runtime, Resolved), Failure> {
+        let config = self.config()?;
+        let mut options = config.options()?;
+        let resolved = config.resolve_model().map_err(Failure::model)?;
+        options.model = Some(ModelSpec::Provider(progress::shown(resolved.provider.clone())));
+        (options.base_url, options.api_key, options.api_key_file, options.output) = (None, None, None, None);
+        let runtime = Runtime::builder().name(name).options(options).build().map_err(Failure::usage)?;
+        Ok((runtime, resolved))
+    }
+}
+
+/// `name=value`.
+pub fn split<'a>(text: &'a str, flag: &str) -> Result<(&'a str, &'a str), Failure> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() => Ok((name.trim(), value)),
+        Some(_) | None => Err(Failure::usage(format!("{flag} takes NAME=VALUE, got {text:?}"))),
+    }
+}
+
+/// The log that is looked at when no file is named: the configured one, else the default place.
+pub fn default_log() -> Result<PathBuf, Failure> {
+    let options: Options = Config::load()?.options()?;
+    Ok(match options.log {
+        Some(LogOption::Path(path)) => path,
+        Some(LogOption::Off | LogOption::DefaultPath | LogOption::Sink(_)) | None => cadenza_core::log::default_path(),
+    })
+}

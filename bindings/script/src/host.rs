@@ -1,0 +1,165 @@
+//! The host of a trusted script: the core's, with a console of its own and calls that one token can stop.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cadenza_core::agent::ScriptHost;
+use cadenza_core::cancel::CancelToken;
+use cadenza_core::outcome::Outcome;
+use cadenza_core::program::{AgentRef, Host, HostError};
+use cadenza_core::runtime::Runtime;
+use cadenza_core::value::{Map, Value};
+use parking_lot::RwLock;
+
+use crate::Print;
+
+/// Where a script prints, and what stops it.
+#[derive(Clone)]
+pub struct Console {
+    print: Print,
+    cancel: CancelToken,
+}
+
+impl Console {
+    /// A console that hands each printed line, without its newline, to `print`.
+    pub fn new(print: impl Fn(&str) + Send + Sync + 'static, cancel: CancelToken) -> Self {
+        Self { print: Arc::new(print), cancel }
+    }
+
+    /// Standard output. A reader that went away (`| head`) is not an error of the script.
+    pub fn stdout(cancel: CancelToken) -> Self {
+        Self::new(
+            |line| {
+                use std::io::Write as _;
+                let mut out = std::io::stdout().lock();
+                drop(writeln!(out, "{line}"));
+            },
+            cancel,
+        )
+    }
+
+    /// What stops a script.
+    pub fn cancel(&self) -> &CancelToken {
+        &self.cancel
+    }
+}
+
+impl fmt::Debug for Console {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Console").field("cancel", &self.cancel).finish_non_exhaustive()
+    }
+}
+
+/// The host of one script or one interactive session.
+pub(crate) struct Trusted {
+    agents: ScriptHost,
+    print: Print,
+    /// Stops the calls of the input that runs now.
+    cancel: RwLock<CancelToken>,
+    /// An interrupted input of a session is one error; an interrupted script is over.
+    session: bool,
+}
+
+impl Trusted {
+    pub(crate) fn new(runtime: Runtime, console: &Console, session: bool) -> Self {
+        Self {
+            agents: ScriptHost::new(runtime, console.cancel.clone()),
+            print: console.print.clone(),
+            cancel: RwLock::new(console.cancel.clone()),
+            session,
+        }
+    }
+
+    /// Gives the next input of a session its own token.
+    pub(crate) fn renew(&self, cancel: CancelToken) {
+        *self.cancel.write() = cancel;
+    }
+
+    /// Whether what runs now was told to stop.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.read().tick()
+    }
+}
+
+impl Host for Trusted {
+    fn context_get(&self, agent: AgentRef, key: &str) -> Option<Value> {
+        self.agents.context_get(agent, key)
+    }
+
+    fn context_set(&self, agent: AgentRef, key: &str, value: Value) -> Result<(), HostError> {
+        self.agents.context_set(agent, key, value)
+    }
+
+    fn context_remove(&self, agent: AgentRef, key: &str) -> Result<(), HostError> {
+        self.agents.context_remove(agent, key)
+    }
+
+    fn context_keys(&self, agent: AgentRef) -> Vec<String> {
+        self.agents.context_keys(agent)
+    }
+
+    fn role(&self, agent: AgentRef) -> Arc<str> {
+        self.agents.role(agent)
+    }
+
+    fn remember(&self, agent: AgentRef, entries: Map) -> Result<(), HostError> {
+        self.agents.remember(agent, entries)
+    }
+
+    fn delegate(&self, agent: AgentRef, role: &str, options: Map) -> Result<AgentRef, HostError> {
+        self.agents.delegate(agent, role, options)
+    }
+
+    fn for_role(&self, role: &str, options: Map) -> Result<AgentRef, HostError> {
+        self.agents.for_role(role, options)
+    }
+
+    fn agent_tool(&self, agent: AgentRef, name: &str) -> Result<AgentRef, HostError> {
+        self.agents.agent_tool(agent, name)
+    }
+
+    fn responds_to(&self, agent: AgentRef, name: &str) -> bool {
+        self.agents.responds_to(agent, name)
+    }
+
+    fn call(&self, agent: AgentRef, method: &str, args: Vec<Value>, kwargs: Map) -> Result<Outcome, HostError> {
+        let refused = |message: String| HostError::Refused(message);
+        let callee = self.agents.agent(agent).ok_or_else(|| refused("this agent belongs to another script".into()))?;
+        let cancel = self.cancel.read().clone();
+        let called = callee.call_with(method, args, kwargs, &cancel);
+        match called {
+            Ok(_) if cancel.is_cancelled() && self.session => Err(refused("interrupted".into())),
+            Ok(_) if cancel.is_cancelled() => Err(HostError::Stop),
+            Ok(outcome) => Ok(outcome),
+            Err(error) => Err(refused(error.to_string())),
+        }
+    }
+
+    fn tool(&self, name: &str, arguments: Map) -> Result<Value, HostError> {
+        self.agents.tool(name, arguments)
+    }
+
+    fn tool_names(&self) -> Vec<String> {
+        self.agents.tool_names()
+    }
+
+    fn history(&self) -> Vec<Value> {
+        self.agents.history()
+    }
+
+    fn content(&self, reference: &str) -> Result<Value, HostError> {
+        self.agents.content(reference)
+    }
+
+    fn now(&self) -> i64 {
+        self.agents.now()
+    }
+
+    fn random(&self) -> f64 {
+        self.agents.random()
+    }
+
+    fn print(&self, line: &str) {
+        (self.print)(line);
+    }
+}

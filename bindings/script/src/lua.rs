@@ -1,0 +1,230 @@
+//! Scripts in Lua: a whole Luau VM with its own libraries, the Agent surface, `fs`, `arg` and `require`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cadenza_core::cancel::CancelToken;
+use cadenza_core::program::lua::install_script;
+use cadenza_core::runtime::Runtime;
+use mlua::{Function, Lua, LuaString, MultiValue, Table, Value as LuaValue, VmState};
+use parking_lot::Mutex;
+
+use crate::host::{Console, Trusted};
+use crate::{Evaluated, Script, ScriptError, files};
+
+/// What a Luau module's file may be called.
+const EXTENSIONS: [&str; 2] = ["lua", "luau"];
+
+/// Runs a script to its end.
+pub(crate) fn run(script: &Script<'_>, runtime: Runtime, console: &Console) -> Result<(), ScriptError> {
+    let host = Arc::new(Trusted::new(runtime, console, false));
+    let lua = vm(&host, &script.folder()).map_err(|error| failure(&error))?;
+    let ran = (|| {
+        let globals = lua.globals();
+        let arg = lua.create_sequence_from(script.args.iter().map(String::as_str))?;
+        globals.raw_set("args", lua.create_sequence_from(script.args.iter().map(String::as_str))?)?;
+        arg.raw_set(0, script.path.display().to_string())?;
+        globals.raw_set("arg", arg)?;
+        let chunk = lua.load(script.source).set_name(chunk_name(script.path)).into_function()?;
+        let args: MultiValue =
+            script.args.iter().map(|arg| lua.create_string(arg).map(LuaValue::String)).collect::<mlua::Result<_>>()?;
+        chunk.call::<()>(args)
+    })();
+    ran.map_err(|error| failure(&error))
+}
+
+/// A trusted VM whose modules lie in `folder`.
+pub(crate) fn vm(host: &Arc<Trusted>, folder: &Path) -> mlua::Result<Lua> {
+    let lua = Lua::new();
+    install_script(&lua, host.clone())?;
+    let globals = lua.globals();
+    globals.raw_set("fs", fs(&lua)?)?;
+    globals.raw_set("require", require(&lua, folder.to_owned())?)?;
+    Ok(lua)
+}
+
+/// `@` makes Luau name the file as it is.
+fn chunk_name(path: &Path) -> String {
+    format!("@{}", path.display())
+}
+
+fn fs(lua: &Lua) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    let add = |name: &str, function: mlua::Result<Function>| table.raw_set(name, function?);
+    add("read", lua.create_function(|lua, path: String| lua.create_string(raised(files::read(&path))?)))?;
+    add("lines", lua.create_function(|lua, path: String| lua.create_sequence_from(raised(files::lines(&path))?)))?;
+    add(
+        "write",
+        lua.create_function(|_, (path, text): (String, LuaString)| raised(files::write(&path, &text.as_bytes()))),
+    )?;
+    add(
+        "append",
+        lua.create_function(|_, (path, text): (String, LuaString)| raised(files::append(&path, &text.as_bytes()))),
+    )?;
+    add("exists", lua.create_function(|_, path: String| Ok(files::exists(&path))))?;
+    add("list", lua.create_function(|lua, path: String| lua.create_sequence_from(raised(files::list(&path))?)))?;
+    table.set_readonly(true);
+    Ok(table)
+}
+
+fn raised<T>(result: Result<T, String>) -> mlua::Result<T> {
+    result.map_err(mlua::Error::runtime)
+}
+
+/// `require(name)`: a module of the folder, run once.
+fn require(lua: &Lua, folder: PathBuf) -> mlua::Result<Function> {
+    // Path to what the module returned; while it loads, to false.
+    let loaded = lua.create_table()?;
+    lua.create_function(move |lua, name: String| {
+        let path = raised(files::module(&folder, &name, &EXTENSIONS))?;
+        let key = path.display().to_string();
+        match loaded.raw_get::<LuaValue>(key.as_str())? {
+            LuaValue::Nil => {}
+            LuaValue::Boolean(false) => {
+                return Err(mlua::Error::runtime(format!("module {name:?} requires itself in a circle")));
+            }
+            LuaValue::Table(holder) => return holder.raw_get::<LuaValue>(1),
+            other => return Ok(other),
+        }
+        let source = std::fs::read_to_string(&path).map_err(|error| mlua::Error::runtime(format!("{key}: {error}")))?;
+        loaded.raw_set(key.as_str(), false)?;
+        let value = lua.load(source).set_name(chunk_name(&path)).call::<LuaValue>(());
+        if value.is_err() {
+            loaded.raw_set(key.as_str(), LuaValue::Nil)?;
+        }
+        let value = value?;
+        let holder = lua.create_table()?;
+        holder.raw_set(1, if value.is_nil() { LuaValue::Boolean(true) } else { value.clone() })?;
+        loaded.raw_set(key.as_str(), holder)?;
+        Ok(if value.is_nil() { LuaValue::Boolean(true) } else { value })
+    })
+}
+
+/// An error of the VM, for people: the message with its place, and the calls that led there.
+pub(crate) fn failure(error: &mlua::Error) -> ScriptError {
+    let (message, traceback) = words(error);
+    let mut lines = message.lines();
+    let first = lines.next().unwrap_or("error without a message").to_owned();
+    let mut rest: Vec<&str> = lines.collect();
+    let inline = rest.iter().position(|line| line.trim() == "stack traceback:");
+    let frames: Vec<&str> = match inline {
+        Some(at) => rest.split_off(at).into_iter().skip(1).collect(),
+        None => traceback.lines().skip_while(|line| line.trim() == "stack traceback:").collect(),
+    };
+    let frames: Vec<String> =
+        frames.iter().map(|frame| frame.trim()).filter(|frame| !frame.is_empty() && !frame.starts_with("[C]")).map(str::to_owned).collect();
+    let mut message = [first.as_str()].into_iter().chain(rest).collect::<Vec<_>>().join("\n");
+    // Errors of host functions have no place of their own: the innermost frame is it.
+    if matches!(error, mlua::Error::CallbackError { .. })
+        && let Some(place) = frames.first().map(|frame| frame.split_whitespace().next().unwrap_or(frame))
+    {
+        message = format!("{}: {message}", place.trim_end_matches(':'));
+    }
+    ScriptError::Failed { message, traceback: frames }
+}
+
+fn words(error: &mlua::Error) -> (String, String) {
+    match error {
+        mlua::Error::CallbackError { traceback, cause } => (words(cause).0, traceback.clone()),
+        mlua::Error::WithContext { context, cause } => (format!("{context}: {}", words(cause).0), String::new()),
+        mlua::Error::SyntaxError { message, .. } | mlua::Error::RuntimeError(message) => (message.clone(), String::new()),
+        other => (other.to_string(), String::new()),
+    }
+}
+
+/// An interactive session in Lua.
+pub struct LuaSession {
+    lua: Lua,
+    host: Arc<Trusted>,
+    /// What stops the input that runs now; looked at by the VM at each of its safepoints.
+    cancel: Arc<Mutex<CancelToken>>,
+    /// Names that were there before the first input.
+    builtin: Vec<String>,
+}
+
+impl LuaSession {
+    /// A session whose agents belong to `runtime`.
+    pub fn new(runtime: Runtime, console: &Console) -> Result<Self, ScriptError> {
+        let host = Arc::new(Trusted::new(runtime, console, true));
+        let lua = vm(&host, Path::new(".")).map_err(|error| failure(&error))?;
+        let cancel = Arc::new(Mutex::new(console.cancel().clone()));
+        let watched = cancel.clone();
+        lua.set_interrupt(move |_| {
+            if watched.lock().is_cancelled() { Err(mlua::Error::runtime("interrupted")) } else { Ok(VmState::Continue) }
+        });
+        let mut session = Self { lua, host, cancel, builtin: Vec::new() };
+        session.builtin = session.names();
+        Ok(session)
+    }
+
+    /// Runs one input: an expression's value comes back as text, statements run. `local` at the beginning of an input
+    /// makes a variable of the session, because the input is all that a local of it would live for.
+    pub fn eval(&mut self, source: &str, cancel: CancelToken) -> Result<Evaluated, ScriptError> {
+        *self.cancel.lock() = cancel.clone();
+        self.host.renew(cancel);
+        let source = session_variables(source);
+        let as_expression = self.lua.load(format!("return {source}")).set_name("=input").into_function();
+        let chunk = match as_expression {
+            Ok(chunk) => chunk,
+            Err(_) => match self.lua.load(source.as_str()).set_name("=input").into_function() {
+                Ok(chunk) => chunk,
+                Err(mlua::Error::SyntaxError { incomplete_input: true, .. }) => return Ok(Evaluated::Incomplete),
+                Err(error) => return Err(failure(&error)),
+            },
+        };
+        let result = chunk.call::<MultiValue>(());
+        match result {
+            Ok(values) => self.shown(values).map(Evaluated::Value).map_err(|error| failure(&error)),
+            Err(_) if self.host.is_cancelled() => Err(ScriptError::Interrupted),
+            Err(error) => Err(failure(&error)),
+        }
+    }
+
+    /// Variables and functions of the session, in order.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .lua
+            .globals()
+            .pairs::<LuaString, LuaValue>()
+            .filter_map(Result::ok)
+            .map(|(name, _)| name.to_string_lossy())
+            .chain(files::NAMES.iter().map(|name| format!("fs.{name}")))
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The values as text, as `print` would show them, text in quotes and tables with their entries.
+    fn shown(&self, values: MultiValue) -> mlua::Result<Option<String>> {
+        if values.is_empty() || values.iter().all(LuaValue::is_nil) {
+            return Ok(None);
+        }
+        let json: Function = self.lua.globals().raw_get::<Table>("json")?.raw_get("encode")?;
+        let to_text: Function = self.lua.globals().raw_get("tostring")?;
+        let mut shown = Vec::with_capacity(values.len());
+        for value in values {
+            let plain = matches!(value, LuaValue::String(_) | LuaValue::Table(_));
+            let data = if plain { json.call::<String>(value.clone()).ok() } else { None };
+            shown.push(match data {
+                Some(text) => text,
+                None => to_text.call::<LuaString>(value)?.to_string_lossy(),
+            });
+        }
+        Ok(Some(shown.join("\t")))
+    }
+}
+
+impl std::fmt::Debug for LuaSession {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("LuaSession").field("builtin", &self.builtin.len()).finish_non_exhaustive()
+    }
+}
+
+/// An input without the `local` at its beginning.
+fn session_variables(source: &str) -> String {
+    let trimmed = source.trim_start();
+    match trimmed.strip_prefix("local") {
+        Some(rest) if rest.starts_with(char::is_whitespace) => rest.trim_start().to_owned(),
+        Some(_) | None => source.to_owned(),
+    }
+}

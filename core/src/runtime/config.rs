@@ -1,0 +1,330 @@
+//! Configuration: options from a TOML file and from the environment, each with the place it came from.
+//!
+//! One file is read: `$CADENZA_CONFIG`, else `./cadenza.toml`, else `cadenza/config.toml` in the user's configuration
+//! folder. Its keys are option names; `CADENZA_<OPTION>` in the environment wins over it, and what the host sets
+//! itself ([`Config::set`]) over both. Options are checked here with their place, so that an error says where to look.
+//! This module never asks a model and never writes a file.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::provider::Resolved;
+use crate::runtime::options::{NAMES, OptionError, Options};
+use crate::runtime::settings;
+use crate::value::{Map, Value};
+
+/// What the names of environment variables begin with.
+const PREFIX: &str = "CADENZA_";
+/// Names the configuration file; not an option.
+const FILE_VARIABLE: &str = "CADENZA_CONFIG";
+/// Options whose environment form is text as it stands, even if it looks like a number.
+const TEXT: [&str; 9] =
+    ["model", "base_url", "api_key", "language", "purpose", "intent_signature", "namespace", "store", "name"];
+
+/// Where a setting was made. Ordered: a later one wins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// Nowhere: the built-in default.
+    Default,
+    /// In the configuration file.
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// 1-based line.
+        line: usize,
+    },
+    /// In this environment variable.
+    Environment(String),
+    /// By the host: a command-line flag, such as `--model`.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => formatter.write_str("default"),
+            Self::File { path, line } => write!(formatter, "{}:{line}", path.display()),
+            Self::Environment(variable) => write!(formatter, "environment {variable}"),
+            Self::Flag(flag) => formatter.write_str(flag),
+        }
+    }
+}
+
+/// One option that was set, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// As given; not yet checked against the option's bounds.
+    pub value: Value,
+    /// Where.
+    pub origin: Origin,
+}
+
+/// The options that were set, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    settings: BTreeMap<String, Setting>,
+    file: Option<PathBuf>,
+}
+
+impl Config {
+    /// The configuration of this process: its environment, its working directory, the user's configuration folder.
+    pub fn load() -> Result<Self, ConfigError> {
+        let user = dirs::config_dir().map(|folder| folder.join("cadenza").join("config.toml"));
+        let places: Vec<PathBuf> = [Some(PathBuf::from("cadenza.toml")), user].into_iter().flatten().collect();
+        Self::load_from(|name| std::env::var(name).ok(), &places)
+    }
+
+    /// The same with the environment and the places to look for a file given. The first file that exists is read; the
+    /// one that `CADENZA_CONFIG` names must exist.
+    pub fn load_from(
+        environment: impl Fn(&str) -> Option<String>,
+        places: &[PathBuf],
+    ) -> Result<Self, ConfigError> {
+        let named = environment(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let file = match named {
+            Some(path) => Some(path),
+            None => places.iter().find(|path| path.is_file()).cloned(),
+        };
+        let mut config = Self::default();
+        if let Some(path) = file {
+            let text = std::fs::read_to_string(&path)
+                .map_err(|error| ConfigError::Unreadable { path: path.clone(), message: error.to_string() })?;
+            config.read_toml(&path, &text)?;
+            config.file = Some(path);
+        }
+        for name in NAMES {
+            let variable = format!("{PREFIX}{}", name.to_ascii_uppercase());
+            if let Some(text) = environment(&variable).filter(|text| !text.is_empty()) {
+                config.set(name, from_text(name, &text), Origin::Environment(variable));
+            }
+        }
+        config.options()?;
+        Ok(config)
+    }
+
+    /// Sets one option; it is checked by [`Self::options`].
+    pub fn set(&mut self, name: &str, value: Value, origin: Origin) {
+        self.settings.insert(name.to_owned(), Setting { value, origin });
+    }
+
+    /// The file that was read.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Where an option was set.
+    pub fn origin(&self, name: &str) -> Origin {
+        self.settings.get(name).map_or(Origin::Default, |setting| setting.origin.clone())
+    }
+
+    /// Everything that was set, by name.
+    pub fn settings(&self) -> &BTreeMap<String, Setting> {
+        &self.settings
+    }
+
+    /// Everything that was set, as one map of options.
+    pub fn to_map(&self) -> Map {
+        self.settings.iter().map(|(name, setting)| (name.clone(), setting.value.clone())).collect()
+    }
+
+    /// The options, checked; an error names the place.
+    pub fn options(&self) -> Result<Options, ConfigError> {
+        Options::from_map(&self.to_map()).map_err(|error| self.located(error))
+    }
+
+    /// An option's error with the place where the option was set.
+    pub fn located(&self, error: OptionError) -> ConfigError {
+        let name = match &error {
+            OptionError::Unknown { name, .. } => name.split('.').next().unwrap_or_default(),
+            OptionError::Invalid { name, .. } | OptionError::NotYet { name, .. } => name,
+            OptionError::Configuration(_) => "",
+        };
+        ConfigError::Option { origin: self.origin(name), error }
+    }
+
+    /// The model that these options name, or that the defaults choose, and what decided it.
+    pub fn resolve_model(&self) -> Result<Resolved, ConfigError> {
+        let mut options = self.options()?;
+        let model = options.model.take().unwrap_or_default();
+        settings::resolve_model(&model, &options).map_err(|error| self.located(error))
+    }
+
+    fn read_toml(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
+        let malformed = |at: usize, message: String| {
+            let (line, column) = position(text, at);
+            ConfigError::Malformed { path: path.to_owned(), line, column, message }
+        };
+        let table = DeTable::parse(text).map_err(|error| {
+            malformed(error.span().map_or(0, |span| span.start), error.message().trim().replace('\n', "; "))
+        })?;
+        for (key, value) in table.get_ref() {
+            let line = position(text, key.span().start).0;
+            let value = from_toml(value).map_err(|(at, message)| malformed(at, message))?;
+            self.set(key.get_ref(), value, Origin::File { path: path.to_owned(), line });
+        }
+        Ok(())
+    }
+}
+
+/// The value that a text stands for on the command line and in the environment: JSON where the option is not text
+/// itself and the text parses, else the text.
+pub fn from_text(name: &str, text: &str) -> Value {
+    let structured = text.starts_with(['[', '{']);
+    let plain = match name {
+        // A path, unless it is one of the two words.
+        "log" => !matches!(text, "true" | "false" | "null"),
+        name => TEXT.contains(&name) && !structured,
+    };
+    if plain {
+        return text.into();
+    }
+    Value::from_json(text).unwrap_or_else(|_| text.into())
+}
+
+/// A value, or the offset and the reason why it has none.
+fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Value, (usize, String)> {
+    let refused = |message: String| (value.span().start, message);
+    Ok(match value.get_ref() {
+        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map(Value::Int)
+            .map_err(|_| refused(format!("{} does not fit in 64 bits with a sign", number.as_str())))?,
+        DeValue::Float(number) => number
+            .as_str()
+            .parse()
+            .map(Value::Float)
+            .map_err(|_| refused(format!("{} is not a number", number.as_str())))?,
+        DeValue::Boolean(value) => Value::Bool(*value),
+        DeValue::Datetime(_) => return Err(refused("no option takes a date; write it as text, in quotes".to_owned())),
+        DeValue::Array(items) => Value::List(items.iter().map(from_toml).collect::<Result<_, _>>()?),
+        DeValue::Table(table) => Value::Map(
+            table
+                .iter()
+                .map(|(key, item)| Ok((key.get_ref().to_string(), from_toml(item)?)))
+                .collect::<Result<_, _>>()?,
+        ),
+    })
+}
+
+/// 1-based line and column, in characters, of a byte offset.
+fn position(text: &str, at: usize) -> (usize, usize) {
+    let before = &text[..text.floor_char_boundary(at.min(text.len()))];
+    let line_start = before.rfind('\n').map_or(0, |index| index + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+/// Why there is no configuration. Every message names the file and line, the variable or the flag.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("configuration file {}: {message}", path.display())]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// The system's words.
+        message: String,
+    },
+    /// The file is not TOML.
+    #[error("{}:{line}:{column}: {message}", path.display())]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// 1-based.
+        line: usize,
+        /// 1-based, in characters.
+        column: usize,
+        /// The parser's words.
+        message: String,
+    },
+    /// An option is unknown or out of bounds.
+    #[error("{origin}: {error}")]
+    Option {
+        /// Where it was set.
+        origin: Origin,
+        /// What is wrong with it.
+        #[source]
+        error: OptionError,
+    },
+}
+
+impl From<ConfigError> for OptionError {
+    /// For hosts that build a runtime from the configuration: the place becomes part of the message.
+    fn from(error: ConfigError) -> Self {
+        Self::Configuration(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str, environment: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cadenza.toml");
+        std::fs::write(&path, text).unwrap();
+        let lookup =
+            |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        Config::load_from(lookup, &[folder.path().join("missing.toml"), path])
+    }
+
+    fn message(text: &str, environment: &[(&str, &str)]) -> String {
+        load(text, environment).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn kc_cf2_a_flag_beats_the_environment_and_that_the_file() {
+        let file = "max_calls = 7\ndebug = true\n\n[failure_policy]\non_error = \"return_error\"\n";
+        let mut config = load(file, &[("CADENZA_MAX_CALLS", "9"), ("CADENZA_LOG", "calls.jsonl")]).unwrap();
+        assert_eq!(config.settings()["max_calls"].value, Value::Int(9));
+        assert_eq!(config.origin("max_calls").to_string(), "environment CADENZA_MAX_CALLS");
+        assert!(config.origin("debug").to_string().ends_with("cadenza.toml:2"));
+        assert!(config.origin("failure_policy").to_string().ends_with("cadenza.toml:4"));
+        assert_eq!(config.origin("language"), Origin::Default);
+        config.set("max_calls", 3.into(), Origin::Flag("--option max_calls".into()));
+        assert_eq!(config.options().unwrap().max_calls, Some(3));
+    }
+
+    #[test]
+    fn errors_name_the_file_and_the_line() {
+        for (text, expected) in [
+            ("debug = true\nmax_calls =\n", "cadenza.toml:2:12: "),
+            ("\nmax_cals = 3\n", "cadenza.toml:2: unknown option \"max_cals\"; did you mean \"max_calls\"?"),
+            ("max_calls = 0\n", "cadenza.toml:1: option \"max_calls\": expected a whole number from 1"),
+            ("a = 1\na = 2\n", "cadenza.toml:2:1: "),
+            ("purpose = 1979-05-27\n", "cadenza.toml:1:11: no option takes a date"),
+            ("max_calls = 99999999999999999999\n", "cadenza.toml:1:13: 99999999999999999999 does not fit in 64 bits"),
+        ] {
+            let message = message(text, &[]);
+            assert!(message.contains(expected), "{text:?}: {message}");
+        }
+        assert!(message("", &[("CADENZA_MAX_CALLS", "many")]).starts_with("environment CADENZA_MAX_CALLS: option"));
+    }
+
+    #[test]
+    fn the_named_file_must_exist_and_the_others_need_not() {
+        let lookup = |name: &str| (name == "CADENZA_CONFIG").then(|| "/nonexistent/c.toml".to_owned());
+        let error = Config::load_from(lookup, &[]).unwrap_err().to_string();
+        assert!(error.starts_with("configuration file /nonexistent/c.toml: "), "{error}");
+        let none = Config::load_from(|_| None, &["/nonexistent/c.toml".into()]).unwrap();
+        assert_eq!((none.file(), none.to_map()), (None, Map::new()));
+    }
+
+    #[test]
+    fn text_options_stay_text_and_others_are_read_as_json() {
+        for (name, text, expected) in [
+            ("name", "123", Value::from("123")),
+            ("model", "openai:gpt", "openai:gpt".into()),
+            ("model", r#"["a:b","c:d"]"#, Value::List(vec!["a:b".into(), "c:d".into()])),
+            ("log", "true", true.into()),
+            ("log", "17", "17".into()),
+            ("max_calls", "17", 17.into()),
+            ("debug", "yes", "yes".into()),
+        ] {
+            assert_eq!(from_text(name, text), expected, "{name}={text}");
+        }
+    }
+}
