@@ -20,7 +20,7 @@ use crate::program::{
 };
 use call::{Call, panic_message, truncated};
 use convert::{Caps, to_value};
-pub use surface::install_script;
+pub use surface::{install_script, prepare_script};
 use surface::OutcomeHandle;
 
 mod call;
@@ -128,7 +128,7 @@ fn parse(code: &str) -> Result<AST, CompileError> {
         message: truncated(&error.to_string(), MAX_MESSAGE_BYTES).to_owned(),
         line: line(error.position()),
     })?;
-    rewrite::rewrite(&ast).map_err(|message| CompileError { message, line: None })
+    rewrite::rewrite(&ast, rewrite::Author::Model).map_err(|message| CompileError { message, line: None })
 }
 
 fn line(position: Position) -> Option<u32> {

@@ -5,13 +5,13 @@
 use std::any::TypeId;
 use std::sync::{Arc, OnceLock};
 
-use rhai::{Array, Dynamic, Engine, EvalContext, FnPtr, FuncRegistration, Map as RhaiMap, Module, NativeCallContext};
+use rhai::{AST, Array, Dynamic, Engine, EvalContext, FnPtr, FuncRegistration, Map as RhaiMap, Module, NativeCallContext};
 
 use super::call::{Call, Native, raise, terminated};
 use super::context::{ArgsView, ContextView, Key, KwargsView, given, history};
 use super::convert::{Caps, to_map, to_value, to_values};
 use super::engine::set;
-use super::rewrite::{AGENT, CALL, MAX_CALL_ARGUMENTS};
+use super::rewrite::{self, AGENT, CALL, MAX_CALL_ARGUMENTS};
 use crate::outcome::{ErrorType, Outcome};
 use crate::program::{AgentRef, Host, HostError};
 use crate::value::{Map, Value};
@@ -133,14 +133,26 @@ impl OutcomeHandle {
 
 /// Puts the Agent surface into a trusted engine: `Agent::for_role(role, #{...})` and everything an agent answers to.
 /// Nothing is limited. The engine's own hooks (print, modules, limits) stay as they are, except the one for missing
-/// functions, through which `calc.add(3)` reaches the agent.
-pub fn install_script(engine: &mut Engine, host: Arc<dyn Host>) {
+/// functions, through which `calc.add(3)` reaches the agent. Every script and module goes through [`prepare_script`]
+/// before it runs. Errors: the engine's own words, when it has a syntax of its own under our names.
+pub fn install_script(engine: &mut Engine, host: Arc<dyn Host>) -> Result<(), String> {
     let reach = Reach::Script(host);
     let mut module = Module::new();
     register(&mut module, &reach);
     engine.register_global_module(module.into());
     register_namespaces(engine, &reach);
     on_missing(engine);
+    rewrite::register(engine)
+}
+
+/// A script whose `x.call(...)` reaches agents as well as functions, and whose own functions never hide an agent's
+/// method of the same name. Functions of earlier scripts may be merged in before. Errors: what cannot be wrapped.
+pub fn prepare_script(ast: &AST) -> Result<AST, String> {
+    let mut prepared = rewrite::rewrite(ast, rewrite::Author::User)?;
+    if let Some(source) = ast.source() {
+        prepared.set_source(source);
+    }
+    Ok(prepared)
 }
 
 /// What a program and a script have in common.
