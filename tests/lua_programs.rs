@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use cadenza_core::cancel::CancelToken;
 use cadenza_core::outcome::{ErrorType, Outcome};
 use cadenza_core::program::Isolation;
-use cadenza_core::program::lua::LuaExecutor;
+use cadenza_core::program::lua::{LuaExecutor, install_script};
 use cadenza_core::program::{
     AgentRef, Arguments, Bounds, Execution, Executor, Host, HostError, Limits, ProgramFailure, Reads, Returned,
 };
 use cadenza_core::value::{Map, Value};
+use proptest::prelude::*;
 
 /// A call that reached the host: agent, method, arguments, keyword arguments.
 type Call = (u32, String, Vec<Value>, Map);
@@ -25,6 +26,7 @@ struct TestHost {
     calls: Mutex<Vec<Call>>,
     options: Mutex<Vec<Map>>,
     history: Vec<Value>,
+    printed: Mutex<Vec<String>>,
     depth: AtomicU32,
     max_depth: u32,
 }
@@ -38,6 +40,7 @@ impl TestHost {
             calls: Mutex::default(),
             options: Mutex::default(),
             history: Vec::new(),
+            printed: Mutex::default(),
             depth: AtomicU32::new(0),
             max_depth: 8,
         }
@@ -190,7 +193,9 @@ impl Host for TestHost {
         0.25
     }
 
-    fn print(&self, _line: &str) {}
+    fn print(&self, line: &str) {
+        self.printed.lock().unwrap().push(line.to_owned());
+    }
 }
 
 fn json(text: &str) -> Value {
@@ -1053,5 +1058,190 @@ fn native_stack_of_nested_programs() {
         let source = Value::String(code.to_owned());
         println!("{depth}");
         println!("{:?}", world.run_with(code, &Value::List(vec![Value::Int(depth), source]).to_json(), "{}").result);
+    }
+}
+
+/// Runs a user's script with the surface installed in a VM that has all its libraries.
+fn script(host: &Arc<TestHost>, code: &str) -> Result<String, String> {
+    let lua = mlua::Lua::new();
+    let shared: Arc<dyn Host> = host.clone();
+    install_script(&lua, shared).unwrap();
+    lua.load(code).set_name("=script").eval::<mlua::Value>().map_err(|error| error.to_string()).map(|value| match value
+    {
+        mlua::Value::String(text) => text.to_string_lossy(),
+        other => format!("{other:?}"),
+    })
+}
+
+#[test]
+fn scripts_have_the_same_surface() {
+    let host = Arc::new(TestHost::new(Map::new()));
+    let code = r#"
+        local calc = Agent.for_role("calculator", { log = "calls.jsonl" })
+        calc.memory = 5
+        assert(calc.memory == 5)
+        assert(calc:remember{mode = "scientific"} == calc and rawequal(calc:remember{}, calc))
+        assert(calc.runtime_context.mode == "scientific")
+        calc.runtime_context.mode = "basic"
+        calc.runtime_context["a key"] = {1, 2}
+        local seen = {}
+        for key, value in pairs(calc.runtime_context) do seen[#seen + 1] = key end
+        for key, value in calc.runtime_context do seen[#seen + 1] = key end
+        assert(table.concat(seen, ",") == "a key,memory,mode,a key,memory,mode")
+        local key = next(calc.runtime_context)
+        while key do seen[#seen + 1] = key key = next(calc.runtime_context, key) end
+        assert(table.concat(seen, ",", 7) == "a key,memory,mode")
+        calc.runtime_context.mode = nil
+        assert(calc.runtime_context.mode == nil and rawequal(calc.runtime_context, calc.runtime_context))
+        assert(calc:responds_to("memory=") and calc:responds_to("memory") and not calc:responds_to("integrate"))
+        assert(calc.role == "calculator" and tostring(calc) == "Agent(calculator)")
+        local out = calc:add(3, 4)
+        assert(out.ok and out.value == 7 and out:unwrap() == 7 and out.status == "ok")
+        assert(Agent["for"]("x").role == "x" and Agent("y").role == "y")
+        local tutor = calc:delegate("tutor", { purpose = "explain results" })
+        assert(tutor ~= calc and tutor:first(kw{a = 1}).ok and tutor:call("add", 1, 2).value == 3)
+        assert(not tutor:fail().ok and tutor:fail().error_type == "timeout")
+        assert(not pcall(function() tutor:fail():unwrap() end))
+        local ok, message = pcall(function() return calc._private end)
+        assert(not ok and message:find("underscore"))
+        assert(json.decode(json.encode{a = array{}}).a[1] == nil and tostring(null) ~= nil)
+        assert(type(math.floor) == "function" and type(coroutine.create) == "function")
+        print(calc:add(3).value, calc.memory, null)
+        return json.encode(calc.runtime_context)
+    "#;
+    assert_eq!(script(&host, code), Ok(r#"{"a key":[1,2],"memory":5}"#.to_owned()));
+    assert_eq!(*host.printed.lock().unwrap(), ["3\t5\tnull"]);
+    assert_eq!(host.calls.lock().unwrap()[0].1, "memory=");
+    assert_eq!(host.options.lock().unwrap()[0], map(r#"{"log": "calls.jsonl"}"#));
+}
+
+#[test]
+fn scripts_hear_of_refusals_panics_and_interrupts() {
+    let host = Arc::new(TestHost::new(Map::new()));
+    let error = |code: &str| script(&host, code).expect_err(code);
+    assert!(error("Agent.for_role('forbidden')").contains("script:1: no agent may have the role 'forbidden'"));
+    assert!(error("local c = Agent('x')\nc:panic()").contains("the host fell over"));
+    assert!(error("local c = Agent('x') pcall(function() c:stop() end) c:add(1)").contains("time is over"));
+    assert!(error("return Agent('x').a['b']").contains("script:1"));
+    for missing in ["context", "args", "tools", "agent", "history"] {
+        assert_eq!(script(&host, &format!("return tostring({missing})")), Ok("nil".to_owned()));
+    }
+}
+
+#[test]
+fn scripts_have_no_limits_on_host_calls() {
+    let host = Arc::new(TestHost::new(Map::new()));
+    let code =
+        "local c = Agent('x') for i = 1, 3000 do c:add(i) end return c:echo(('x'):rep(3000000)).value[1]:sub(1, 2)";
+    assert_eq!(script(&host, code), Ok("xx".to_owned()));
+}
+
+/// Values that survive the way into a program and back: what 5.2 and 5.3 keep.
+fn values() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        any::<bool>().prop_map(Value::Bool),
+        (-(1_i64 << 53)..=(1 << 53)).prop_map(Value::Int),
+        any::<f64>()
+            .prop_filter("finite, and not whole", |number| number.is_finite() && number.fract() != 0.0)
+            .prop_map(Value::Float),
+        any::<String>().prop_map(Value::String),
+    ];
+    leaf.prop_recursive(6, 64, 8, |inner| {
+        prop_oneof![
+            prop::collection::vec(prop_oneof![4 => inner.clone(), 1 => Just(Value::Null)], 0..8).prop_map(Value::List),
+            prop::collection::btree_map(any::<String>(), inner, 0..8).prop_map(Value::Map),
+        ]
+    })
+}
+
+/// Any value at all: what the context must keep when a program only looks at it.
+fn any_values() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::Bool),
+        any::<i64>().prop_map(Value::Int),
+        any::<f64>().prop_map(Value::Float),
+        (-100_i32..100).prop_map(|number| Value::Float(number.into())),
+        any::<String>().prop_map(Value::String),
+    ];
+    leaf.prop_recursive(6, 64, 8, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..8).prop_map(Value::List),
+            prop::collection::btree_map(any::<String>(), inner, 0..8).prop_map(Value::Map),
+        ]
+    })
+}
+
+/// Equal as JSON text, where NaN has a form too.
+fn assert_same(left: &Value, right: &Value) {
+    assert_eq!(left.to_json(), right.to_json());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn values_come_back_as_they_went(value in values()) {
+        let world = World::new();
+        let executor = &world.host.executor;
+        let bounds = Bounds { limits: &world.limits, deadline: None, cancel: &world.cancel };
+        let (args, kwargs) = ([value.clone()], Map::from([("k".to_owned(), value.clone())]));
+        for code in [
+            "return args[1]", "return (...)", "return kwargs.k", "for _, v in args do return v end",
+            "context.x = args[1] return context.x", "return agent:delegate('x'):first(args[1]).value",
+            "return json.decode(json.encode(args[1]))",
+        ] {
+            let program = executor.compile(code, &world.limits).unwrap();
+            let arguments = Arguments { args: &args, kwargs: &kwargs };
+            let back = value_of(executor.execute(&program, arguments, &world.host, &bounds), code);
+            assert_same(&back, &value);
+        }
+        assert_same(&world.host.context()["x"], &value);
+    }
+
+    #[test]
+    fn a_context_that_is_only_read_stays_bit_for_bit(context in prop::collection::btree_map(any::<String>(), any_values(), 0..6)) {
+        let world = World::new();
+        world.host.contexts.lock().unwrap().insert(0, context.clone());
+        for code in [
+            "local function walk(t) if type(t) == 'table' then for k, v in t do walk(v) end end end for k, v in context do walk(v) end",
+            "local c = agent:delegate('x') for k, v in pairs(context) do c:add(1) end",
+            "for k, v in pairs(context) do context[k] = v end",
+        ] {
+            let execution = world.run(code);
+            prop_assert!(execution.result.is_ok(), "{code}: {:?}", execution.result);
+            if !code.contains("context[k]") {
+                assert_same(&Value::Map(world.host.context()), &Value::Map(context.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn tables_iterate_in_key_order_however_they_were_made(
+        numbers in prop::collection::vec(-5_i32..40, 0..60),
+        removed in prop::collection::vec(-5_i32..40, 0..30),
+        texts in prop::collection::vec("[a-c]{0,3}", 0..10),
+    ) {
+        let mut expected: std::collections::BTreeSet<i32> = numbers.iter().copied().collect();
+        let mut code = String::from("local t = {}\n");
+        for number in &numbers {
+            code.push_str(&format!("t[{number}] = true\n"));
+        }
+        for number in &removed {
+            code.push_str(&format!("t[{number}] = nil\n"));
+            expected.remove(number);
+        }
+        for text in &texts {
+            code.push_str(&format!("t[{text:?}] = true\n"));
+        }
+        let words: std::collections::BTreeSet<&String> = texts.iter().collect();
+        let expected: Vec<Value> = expected.into_iter().map(|number| Value::String(number.to_string()))
+            .chain(words.into_iter().map(|text| Value::String(text.clone()))).collect();
+        for way in ["for k in t do", "for k in pairs(t) do", "for k in next, t do"] {
+            let code = format!("{code} local out = array{{}} {way} out[#out + 1] = tostring(k) end return out");
+            prop_assert_eq!(World::new().value(&code), Value::List(expected.clone()), "{}", code);
+        }
+        let code = format!("{code} local out, k = array{{}}, next(t) while k ~= nil do out[#out + 1] = tostring(k) k = next(t, k) end return out");
+        prop_assert_eq!(World::new().value(&code), Value::List(expected), "{}", code);
     }
 }

@@ -4,7 +4,7 @@ local question = args[1] or kwargs.question
 if type(question) ~= "string" then
     return Outcome.error{ error_type = "invalid_argument", error_message = "ask needs a question" }
 end
-local asked = string.lower(string.match(question, "^%s*(.-)[%s?.!]*$"))
+local asked = agent:delegate("text"):lower(string.match(question, "^%s*(.-)[%s?.!]*$")).value
 
 if asked == "hello" or asked == "hi" then
     return agent:delegate("greeter"):greet(context.name or "there")

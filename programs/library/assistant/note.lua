@@ -4,6 +4,6 @@ if type(topic) ~= "string" or type(text) ~= "string" then
     return Outcome.error{ error_type = "invalid_argument", error_message = "note needs a topic and a text" }
 end
 local notes = context.notes or {}
-notes[string.lower(topic)] = text
+notes[agent:delegate("text"):lower(topic).value] = text
 context.notes = notes
 return text

@@ -1,5 +1,11 @@
 -- average(a, b, ...) or average({a, b, ...}): the arithmetic mean.
-local numbers = if #args == 1 and type(args[1]) == "table" then args[1] else args
+
+-- A map is a table too.
+local function is_list(value)
+    return type(value) == "table" and (#value > 0 or next(value) == nil)
+end
+
+local numbers = if #args == 1 and is_list(args[1]) then args[1] else args
 if #numbers == 0 then
     return Outcome.error{ error_type = "invalid_argument", error_message = "average needs one number or more" }
 end

@@ -1,5 +1,11 @@
 -- min(a, b, ...) or min({a, b, ...}): the smallest number.
-local numbers = if #args == 1 and type(args[1]) == "table" then args[1] else args
+
+-- A map is a table too.
+local function is_list(value)
+    return type(value) == "table" and (#value > 0 or next(value) == nil)
+end
+
+local numbers = if #args == 1 and is_list(args[1]) then args[1] else args
 local smallest = nil
 for index = 1, #numbers do
     local number = numbers[index]

@@ -10,7 +10,10 @@ end
 
 local result = base ^ exponent
 if result ~= result or math.abs(result) == math.huge then
-    return Outcome.error{ error_type = "out_of_range", error_message = `{base} to the power of {exponent} is no number` }
+    return Outcome.error{
+        error_type = "out_of_range",
+        error_message = `{base} to the power of {exponent} is no number`,
+    }
 end
 if #args == 1 then
     context.memory = result

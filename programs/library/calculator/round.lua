@@ -5,7 +5,10 @@ if type(number) ~= "number" or type(digits) ~= "number" then
     return Outcome.error{ error_type = "invalid_argument", error_message = "round needs a number" }
 end
 if digits < 0 or digits > 15 or digits % 1 ~= 0 then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "round: digits must be a whole number from 0 to 15" }
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "round: digits must be a whole number from 0 to 15",
+    }
 end
 local scale = 1
 for _ = 1, digits do

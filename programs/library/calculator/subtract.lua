@@ -5,14 +5,20 @@ if #args == 0 then
 end
 for index = 1, #args do
     if type(args[index]) ~= "number" then
-        return Outcome.error{ error_type = "invalid_argument", error_message = `subtract: argument {index} is not a number` }
+        return Outcome.error{
+            error_type = "invalid_argument",
+            error_message = `subtract: argument {index} is not a number`,
+        }
     end
 end
 
 if #args == 1 then
     local memory = context.memory or 0
     if type(memory) ~= "number" then
-        return Outcome.error{ error_type = "invalid_memory", error_message = "subtract: the memory does not hold a number" }
+        return Outcome.error{
+            error_type = "invalid_memory",
+            error_message = "subtract: the memory does not hold a number",
+        }
     end
     context.memory = memory - args[1]
     return context.memory

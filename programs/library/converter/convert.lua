@@ -68,7 +68,10 @@ end
 local source, target = find(from), find(to)
 if source == nil or target == nil then
     local unknown = if source == nil then from else to
-    return Outcome.error{ error_type = "unknown_unit", error_message = `there is no unit "{unknown}"; ask units() for all` }
+    return Outcome.error{
+        error_type = "unknown_unit",
+        error_message = `there is no unit "{unknown}"; ask units() for all`,
+    }
 end
 if source[1] ~= target[1] then
     local message = `{from} is a unit of {source[1]}, {to} is a unit of {target[1]}`

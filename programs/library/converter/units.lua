@@ -8,7 +8,7 @@ local units = {
     volume = { "ml", "cl", "l", "m3", "tsp", "tbsp", "cup", "pt", "qt", "gal" },
 }
 local kind = args[1] or kwargs.kind
-if kind == nil then
+if kind == nil or kind == null then
     return units
 end
 if units[kind] == nil then

@@ -19,7 +19,10 @@ local stock = {
 }
 local sentences = stock[side]
 if sentences == nil then
-    return Outcome.error{ error_type = "unknown_side", error_message = `argue knows the sides pro and contra, not {side}` }
+    return Outcome.error{
+        error_type = "unknown_side",
+        error_message = `argue knows the sides pro and contra, not {side}`,
+    }
 end
 local argument = sentences[(round - 1) % #sentences + 1]
 if kwargs.previous and kwargs.previous ~= "" then

@@ -23,8 +23,8 @@ for side, count in pairs(counts) do
         winner = "nobody"
     end
 end
-return {
-    winner = winner,
-    different_words = counts,
-    reason = if winner == "nobody" then "both sides used equally many different words" else `{winner} used more different words`,
-}
+local reason = `{winner} used more different words`
+if winner == "nobody" then
+    reason = "both sides used equally many different words"
+end
+return { winner = winner, different_words = counts, reason = reason }

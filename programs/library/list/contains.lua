@@ -1,6 +1,12 @@
 -- contains(list, value): whether the value is in the list.
+
+-- A map is a table too.
+local function is_list(value)
+    return type(value) == "table" and (#value > 0 or next(value) == nil)
+end
+
 local list, value = args[1], args[2]
-if type(list) ~= "table" or #args < 2 then
+if not is_list(list) or #args < 2 then
     return Outcome.error{ error_type = "invalid_argument", error_message = "contains needs a list and a value" }
 end
 return table.find(list, value) ~= nil

@@ -1,12 +1,24 @@
 -- describe(list): count, sum, mean, median, min and max of a list of numbers.
+
+-- A map is a table too.
+local function is_list(value)
+    return type(value) == "table" and (#value > 0 or next(value) == nil)
+end
+
 local list = args[1]
-if type(list) ~= "table" or #list == 0 then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "describe needs a list of one number or more" }
+if not is_list(list) or #list == 0 then
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "describe needs a list of one number or more",
+    }
 end
 local total, sorted = 0, {}
 for index, number in ipairs(list) do
     if type(number) ~= "number" then
-        return Outcome.error{ error_type = "invalid_argument", error_message = `describe: item {index} is not a number` }
+        return Outcome.error{
+            error_type = "invalid_argument",
+            error_message = `describe: item {index} is not a number`,
+        }
     end
     total += number
     sorted[index] = number

@@ -1,7 +1,16 @@
 -- filter_by(list, "above", 3): the numbers above 3. Comparisons: above, below, at_least, at_most, equal, not_equal.
+
+-- A map is a table too.
+local function is_list(value)
+    return type(value) == "table" and (#value > 0 or next(value) == nil)
+end
+
 local list, comparison, limit = args[1], args[2], args[3]
-if type(list) ~= "table" or #args < 3 then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "filter_by needs a list, a comparison and a value" }
+if not is_list(list) or type(comparison) ~= "string" or #args < 3 then
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "filter_by needs a list, a comparison and a value",
+    }
 end
 local keeps = {
     above = function(item) return item > limit end,
@@ -21,7 +30,10 @@ end
 local kept = array{}
 for index, item in ipairs(list) do
     if comparison ~= "equal" and comparison ~= "not_equal" and type(item) ~= type(limit) then
-        return Outcome.error{ error_type = "invalid_argument", error_message = `filter_by: item {index} cannot be compared` }
+        return Outcome.error{
+            error_type = "invalid_argument",
+            error_message = `filter_by: item {index} cannot be compared`,
+        }
     end
     if keep(item) then
         table.insert(kept, item)

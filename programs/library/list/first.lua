@@ -1,6 +1,12 @@
 -- first(list): its first item, null when it is empty. first(list, n): its first n items.
+
+-- A map is a table too.
+local function is_list(value)
+    return type(value) == "table" and (#value > 0 or next(value) == nil)
+end
+
 local list, count = args[1], args[2]
-if type(list) ~= "table" then
+if not is_list(list) then
     return Outcome.error{ error_type = "invalid_argument", error_message = "first needs a list" }
 end
 if count == nil then

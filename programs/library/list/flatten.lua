@@ -1,6 +1,12 @@
 -- flatten(list): the items of the lists inside it, whatever their depth, in one list.
+
+-- A map is a table too.
+local function is_list(value)
+    return type(value) == "table" and (#value > 0 or next(value) == nil)
+end
+
 local list = args[1]
-if type(list) ~= "table" then
+if not is_list(list) then
     return Outcome.error{ error_type = "invalid_argument", error_message = "flatten needs a list" }
 end
 local flat = array{}

@@ -1,6 +1,12 @@
 -- max(list): the largest of all numbers, or of all texts.
+
+-- A map is a table too.
+local function is_list(value)
+    return type(value) == "table" and (#value > 0 or next(value) == nil)
+end
+
 local list = args[1]
-if type(list) ~= "table" or #list == 0 then
+if not is_list(list) or #list == 0 then
     return Outcome.error{ error_type = "invalid_argument", error_message = "max needs a list of one item or more" }
 end
 local largest = list[1]

@@ -1,6 +1,12 @@
 -- sort(list): from small to large; all numbers or all texts. sort(list, {descending = true}): from large to small.
+
+-- A map is a table too.
+local function is_list(value)
+    return type(value) == "table" and (#value > 0 or next(value) == nil)
+end
+
 local list = args[1]
-if type(list) ~= "table" then
+if not is_list(list) then
     return Outcome.error{ error_type = "invalid_argument", error_message = "sort needs a list" }
 end
 local sorted = array{}

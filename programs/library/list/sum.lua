@@ -1,6 +1,12 @@
 -- sum(list): all numbers added up; an empty list adds up to 0.
+
+-- A map is a table too.
+local function is_list(value)
+    return type(value) == "table" and (#value > 0 or next(value) == nil)
+end
+
 local list = args[1]
-if type(list) ~= "table" then
+if not is_list(list) then
     return Outcome.error{ error_type = "invalid_argument", error_message = "sum needs a list of numbers" }
 end
 local total = 0

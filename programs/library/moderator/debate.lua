@@ -5,7 +5,10 @@ if type(topic) ~= "string" or topic == "" then
     return Outcome.error{ error_type = "invalid_argument", error_message = "debate needs a topic" }
 end
 if type(rounds) ~= "number" or rounds < 1 or rounds > 5 or rounds % 1 ~= 0 then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "debate: rounds must be a whole number from 1 to 5" }
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "debate: rounds must be a whole number from 1 to 5",
+    }
 end
 
 local debaters = {

@@ -1,16 +1,36 @@
 -- aggregate(rows, {by = "city", column = "price", how = "mean"}): one number for each value of `by`.
 -- How: count (the default without a column), sum (the default with one), mean, min, max.
+
+-- A list of maps. A map is a table too.
+local function are_rows(value)
+    if type(value) ~= "table" or (#value == 0 and next(value) ~= nil) then
+        return false
+    end
+    for _, row in ipairs(value) do
+        if type(row) ~= "table" or #row > 0 then
+            return false
+        end
+    end
+    return true
+end
+
 local rows, by, column = args[1], args[2] or kwargs.by, args[3] or kwargs.column
 local how = args[4] or kwargs.how or (if column then "sum" else "count")
-if type(rows) ~= "table" or type(by) ~= "string" then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "aggregate needs rows and a column to group by" }
+if not are_rows(rows) or type(by) ~= "string" then
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "aggregate needs rows and a column to group by",
+    }
 end
 if not table.find({ "count", "sum", "mean", "min", "max" }, how) then
     local message = `aggregate does not know {how}: use count, sum, mean, min or max`
     return Outcome.error{ error_type = "unknown_aggregate", error_message = message }
 end
 if how ~= "count" and type(column) ~= "string" then
-    return Outcome.error{ error_type = "invalid_argument", error_message = `aggregate: {how} needs a column of numbers` }
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = `aggregate: {how} needs a column of numbers`,
+    }
 end
 
 local groups = {}

@@ -1,6 +1,20 @@
 -- describe(rows): for every column how many values it has, and for numbers their sum, mean, min and max.
+
+-- A list of maps. A map is a table too.
+local function are_rows(value)
+    if type(value) ~= "table" or (#value == 0 and next(value) ~= nil) then
+        return false
+    end
+    for _, row in ipairs(value) do
+        if type(row) ~= "table" or #row > 0 then
+            return false
+        end
+    end
+    return true
+end
+
 local rows = args[1]
-if type(rows) ~= "table" then
+if not are_rows(rows) then
     return Outcome.error{ error_type = "invalid_argument", error_message = "describe needs rows" }
 end
 local columns = {}

@@ -1,11 +1,28 @@
 -- filter_by(rows, "city", "Paris"): the rows whose city is Paris.
 -- filter_by(rows, "age", "above", 30): comparisons are above, below, at_least, at_most, equal, not_equal, contains.
+
+-- A list of maps. A map is a table too.
+local function are_rows(value)
+    if type(value) ~= "table" or (#value == 0 and next(value) ~= nil) then
+        return false
+    end
+    for _, row in ipairs(value) do
+        if type(row) ~= "table" or #row > 0 then
+            return false
+        end
+    end
+    return true
+end
+
 local rows, name, comparison, wanted = args[1], args[2], "equal", args[3]
 if #args >= 4 then
     comparison, wanted = args[3], args[4]
 end
-if type(rows) ~= "table" or type(name) ~= "string" or #args < 3 then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "filter_by needs rows, a column and a value" }
+if not are_rows(rows) or type(name) ~= "string" or type(comparison) ~= "string" or #args < 3 then
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "filter_by needs rows, a column and a value",
+    }
 end
 local keeps = {
     above = function(value) return value > wanted end,
@@ -18,9 +35,10 @@ local keeps = {
 }
 local keep = keeps[comparison]
 if keep == nil then
+    local names = "above, below, at_least, at_most, equal, not_equal, contains"
     return Outcome.error{
         error_type = "unknown_comparison",
-        error_message = `filter_by does not know {comparison}: use above, below, at_least, at_most, equal, not_equal or contains`,
+        error_message = `filter_by does not know {comparison}: it knows {names}`,
     }
 end
 local any_kind = comparison == "equal" or comparison == "not_equal"

@@ -1,7 +1,21 @@
 -- join(left, right, column): each left row with the columns of the right rows that agree in that column.
 -- Left rows without a partner are left out; a column that both have keeps the left value.
+
+-- A list of maps. A map is a table too.
+local function are_rows(value)
+    if type(value) ~= "table" or (#value == 0 and next(value) ~= nil) then
+        return false
+    end
+    for _, row in ipairs(value) do
+        if type(row) ~= "table" or #row > 0 then
+            return false
+        end
+    end
+    return true
+end
+
 local left, right, name = args[1], args[2], args[3] or kwargs.on
-if type(left) ~= "table" or type(right) ~= "table" or type(name) ~= "string" then
+if not are_rows(left) or not are_rows(right) or type(name) ~= "string" then
     return Outcome.error{ error_type = "invalid_argument", error_message = "join needs two lists of rows and a column" }
 end
 local joined = array{}

@@ -2,7 +2,10 @@
 -- Cells in quotes may hold separators, line breaks and doubled quotes. Cells that look like numbers become numbers.
 local text, separator = args[1], kwargs.separator or ","
 if type(text) ~= "string" or type(separator) ~= "string" or #separator ~= 1 then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "parse_csv needs a text, and a separator of one letter" }
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "parse_csv needs a text, and a separator of one letter",
+    }
 end
 
 local records, record, cell = {}, {}, {}

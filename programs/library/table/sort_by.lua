@@ -1,7 +1,24 @@
 -- sort_by(rows, column): from small to large; equal rows keep their order. {descending = true}: from large to small.
+
+-- A list of maps. A map is a table too.
+local function are_rows(value)
+    if type(value) ~= "table" or (#value == 0 and next(value) ~= nil) then
+        return false
+    end
+    for _, row in ipairs(value) do
+        if type(row) ~= "table" or #row > 0 then
+            return false
+        end
+    end
+    return true
+end
+
 local rows, name = args[1], args[2] or kwargs.column
-if type(rows) ~= "table" or type(name) ~= "string" then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "sort_by needs rows and the name of a column" }
+if not are_rows(rows) or type(name) ~= "string" then
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "sort_by needs rows and the name of a column",
+    }
 end
 local keyed = {}
 for index, row in ipairs(rows) do

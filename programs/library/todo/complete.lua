@@ -1,6 +1,6 @@
 -- complete(id) or complete(title): marks an item as done and returns it.
 local wanted = args[1] or kwargs.id or kwargs.title
-if wanted == nil then
+if wanted == nil or wanted == null then
     return Outcome.error{ error_type = "invalid_argument", error_message = "complete needs an id or a title" }
 end
 local items = context.items or array{}

@@ -1,6 +1,6 @@
 -- remove(id) or remove(title): takes an item off the list and returns it.
 local wanted = args[1] or kwargs.id or kwargs.title
-if wanted == nil then
+if wanted == nil or wanted == null then
     return Outcome.error{ error_type = "invalid_argument", error_message = "remove needs an id or a title" }
 end
 local kept, removed = array{}, nil

@@ -1,6 +1,6 @@
 -- reopen(id) or reopen(title): marks an item as not done after all and returns it.
 local wanted = args[1] or kwargs.id or kwargs.title
-if wanted == nil then
+if wanted == nil or wanted == null then
     return Outcome.error{ error_type = "invalid_argument", error_message = "reopen needs an id or a title" }
 end
 local items = context.items or array{}

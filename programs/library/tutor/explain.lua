@@ -1,7 +1,10 @@
 -- explain(expression): its value, and in which order it is computed. The computing is the calculator's work.
 local expression = args[1] or kwargs.expression
 if type(expression) ~= "string" then
-    return Outcome.error{ error_type = "invalid_argument", error_message = "explain needs an expression such as 2 * (3 + 4)" }
+    return Outcome.error{
+        error_type = "invalid_argument",
+        error_message = "explain needs an expression such as 2 * (3 + 4)",
+    }
 end
 local result = agent:delegate("calculator"):evaluate(expression)
 if not result.ok then

@@ -5,29 +5,43 @@
 //! written. So `context.items[#context.items + 1] = x` works, and what was not touched keeps its exact integers.
 //! Nothing here undoes anything: the host keeps the attempt's journal.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use mlua::{Lua, Table, Value as LuaValue};
 
-use super::convert::{Marks, Reader, Unreadable, same, to_lua};
+use super::convert::{Marks, Reader, Unreadable, cut, same, to_lua};
 use super::job::{Denied, Job};
-use crate::program::AgentRef;
-use crate::value::Value;
+use crate::program::{AgentRef, ProgramFailure};
+use crate::value::{Map, Value};
 
-/// The tables of the context that a program holds, by key, each with the value that the host has.
+/// What a program holds of the context, and how much it has put there.
 #[derive(Default)]
-pub(super) struct Handed(RefCell<BTreeMap<String, (Table, Value)>>);
+pub(super) struct Handed {
+    /// Tables by key, each with the value that the host has.
+    held: RefCell<BTreeMap<String, (Table, Value)>>,
+    /// Bytes that each written key takes at the host now.
+    written: RefCell<BTreeMap<String, usize>>,
+    /// Their sum, bounded by the memory limit.
+    total: Cell<usize>,
+}
+
+impl Handed {
+    /// Notes what a key takes at the host now; 0 for a removed one.
+    fn account(&self, key: &str, bytes: usize) {
+        let mut written = self.written.borrow_mut();
+        let before = match written.get_mut(key) {
+            Some(place) => std::mem::replace(place, bytes),
+            None => written.insert(key.to_owned(), bytes).unwrap_or(0),
+        };
+        self.total.set(self.total.get() - before + bytes);
+    }
+}
 
 /// `context.key`: the value, and nil for a key that is absent. Recorded.
 pub(super) fn get(lua: &Lua, marks: &Marks, job: &Job<'_>, key: &str) -> Result<LuaValue, Denied> {
-    {
-        let mut reads = job.reads.borrow_mut();
-        if !reads.context.contains(key) {
-            reads.context.insert(key.to_owned());
-        }
-    }
-    if let Some((table, _)) = job.handed.0.borrow().get(key) {
+    job.reads.borrow_mut().saw_context(key);
+    if let Some((table, _)) = job.handed.held.borrow().get(key) {
         return Ok(LuaValue::Table(table.clone()));
     }
     let Some(value) = job.host().context_get(AgentRef::THIS, key) else { return Ok(LuaValue::Nil) };
@@ -37,7 +51,7 @@ pub(super) fn get(lua: &Lua, marks: &Marks, job: &Job<'_>, key: &str) -> Result<
     }
     let handed = to_lua(lua, marks, &value)?;
     if let LuaValue::Table(table) = &handed {
-        job.handed.0.borrow_mut().insert(key.to_owned(), (table.clone(), value));
+        job.handed.held.borrow_mut().insert(key.to_owned(), (table.clone(), value));
     }
     Ok(handed)
 }
@@ -45,18 +59,19 @@ pub(super) fn get(lua: &Lua, marks: &Marks, job: &Job<'_>, key: &str) -> Result<
 /// `context.key = value`; nil removes the key. Not a read.
 pub(super) fn set(marks: &Marks, job: &Job<'_>, key: &str, value: &LuaValue) -> Result<(), Denied> {
     if value.is_nil() {
-        job.handed.0.borrow_mut().remove(key);
+        job.handed.held.borrow_mut().remove(key);
+        job.handed.account(key, 0);
         return job.host().context_remove(AgentRef::THIS, key).map_err(|error| job.denied(error));
     }
     // A table that is held already comes back as exactly as it went out, under whatever key.
     let before = match value {
         LuaValue::Table(table) => {
-            job.handed.0.borrow().values().find(|(held, _)| held == table).map(|(_, value)| value.clone())
+            job.handed.held.borrow().values().find(|(held, _)| held == table).map(|(_, value)| value.clone())
         }
         _scalar => None,
     };
-    let mut data = Reader::new(marks, job.limits).read(value, before.as_ref()).map_err(refused(key))?;
-    if data == Value::Map(Default::default())
+    let (mut data, bytes) = read(marks, job, key, value, before.as_ref())?;
+    if data == Value::Map(Map::new())
         && let LuaValue::Table(table) = value
         && !table.has_metatable()
         && let Some(Value::List(_)) = job.host().context_get(AgentRef::THIS, key)
@@ -68,8 +83,8 @@ pub(super) fn set(marks: &Marks, job: &Job<'_>, key: &str, value: &LuaValue) -> 
         LuaValue::Table(table) if !is_proxy(marks, table)? => Some((table.clone(), data.clone())),
         _copied => None,
     };
-    job.host().context_set(AgentRef::THIS, key, data).map_err(|error| job.denied(error))?;
-    let mut handed = job.handed.0.borrow_mut();
+    write(job, key, data, bytes)?;
+    let mut handed = job.handed.held.borrow_mut();
     match held {
         Some(held) => handed.insert(key.to_owned(), held),
         None => handed.remove(key),
@@ -79,24 +94,22 @@ pub(super) fn set(marks: &Marks, job: &Job<'_>, key: &str, value: &LuaValue) -> 
 
 /// The keys, in order. Recorded as a look at all of them.
 pub(super) fn keys(job: &Job<'_>) -> Vec<String> {
-    job.reads.borrow_mut().all_context = true;
+    job.reads.borrow_mut().all_context();
     job.host().context_keys(AgentRef::THIS)
 }
 
 /// Writes back each held table that changed.
 pub(super) fn write_back(marks: &Marks, job: &Job<'_>) -> Result<(), Denied> {
     // Reading a table may reach a proxy's handlers, which come back here: no borrow is held meanwhile.
-    let held: Vec<_> = job.handed.0.borrow().iter().map(|(key, (table, _))| (key.clone(), table.clone())).collect();
+    let held: Vec<_> = job.handed.held.borrow().iter().map(|(key, (table, _))| (key.clone(), table.clone())).collect();
     for (key, table) in held {
-        let before = job.handed.0.borrow().get(&key).map(|(_, value)| value.clone());
-        let now = Reader::new(marks, job.limits)
-            .read(&LuaValue::Table(table.clone()), before.as_ref())
-            .map_err(refused(&key))?;
+        let before = job.handed.held.borrow().get(&key).map(|(_, value)| value.clone());
+        let (now, bytes) = read(marks, job, &key, &LuaValue::Table(table.clone()), before.as_ref())?;
         if before.as_ref().is_some_and(|before| same(before, &now)) {
             continue;
         }
-        job.host().context_set(AgentRef::THIS, &key, now.clone()).map_err(|error| job.denied(error))?;
-        job.handed.0.borrow_mut().insert(key, (table, now));
+        write(job, &key, now.clone(), bytes)?;
+        job.handed.held.borrow_mut().insert(key, (table, now));
     }
     Ok(())
 }
@@ -104,17 +117,38 @@ pub(super) fn write_back(marks: &Marks, job: &Job<'_>) -> Result<(), Denied> {
 /// After a host call: forgets each held table whose key the host changed meanwhile, so that the next read sees it.
 pub(super) fn refresh(job: &Job<'_>) {
     job.handed
-        .0
+        .held
         .borrow_mut()
         .retain(|key, (_, value)| job.host().context_get(AgentRef::THIS, key).is_some_and(|now| same(&now, value)));
 }
 
-/// Says which key a refused value was meant for.
-fn refused(key: &str) -> impl FnOnce(Unreadable) -> Denied {
-    move |error| match error {
-        Unreadable::Refused(why) => Denied::Refused(format!("context.{}: {why}", super::convert::cut(key, 64))),
+/// Reads a value for a key: the data, and the bytes it takes.
+fn read(
+    marks: &Marks,
+    job: &Job<'_>,
+    key: &str,
+    value: &LuaValue,
+    before: Option<&Value>,
+) -> Result<(Value, usize), Denied> {
+    let mut reader = Reader::new(marks, job.limits);
+    let data = reader.read(value, before).map_err(|error| match error {
+        Unreadable::Refused(why) => Denied::Refused(format!("context.{}: {why}", cut(key, 64))),
         Unreadable::Lua(error) => Denied::Lua(error),
+    })?;
+    let (nodes, bytes) = reader.size();
+    job.charge_nodes(nodes)?;
+    Ok((data, nodes * size_of::<Value>() + bytes + key.len()))
+}
+
+/// Hands a value to the host. What a program puts there is memory too, outside of the interpreter's own count.
+fn write(job: &Job<'_>, key: &str, data: Value, bytes: usize) -> Result<(), Denied> {
+    let limit = job.limits.max_memory_bytes;
+    job.handed.account(key, bytes);
+    if job.handed.total.get() > limit {
+        job.meter.end(ProgramFailure::Memory { limit });
+        return Err(Denied::Ended);
     }
+    job.host().context_set(AgentRef::THIS, key, data).map_err(|error| job.denied(error))
 }
 
 fn is_proxy(marks: &Marks, table: &Table) -> mlua::Result<bool> {

@@ -156,6 +156,11 @@ impl<'a> Reader<'a> {
         Self { marks, limits, nodes: 0, bytes: 0, path: Vec::new(), ancestors: Vec::new() }
     }
 
+    /// What was read so far, in parts and bytes.
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.nodes, self.bytes)
+    }
+
     /// Reads a value. `before` is what the host had in this place: where the program left a part as it was handed out,
     /// the original comes back exactly (integers beyond 2^53, null fields, `2.0`, empty lists).
     pub(super) fn read(&mut self, value: &LuaValue, before: Option<&Value>) -> Result<Value, Unreadable> {

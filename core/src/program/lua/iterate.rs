@@ -2,7 +2,8 @@
 //!
 //! Luau iterates over a bare table in hash order, and no metamethod or hook can change that; the source can. The
 //! rewriting keeps every line where it was. It is a lexer and a stack of open blocks, not a parser: it runs only on text
-//! that Luau's own compiler has accepted, and gives up, with a reason, rather than guess.
+//! that Luau's own compiler has accepted, and gives up, with a reason, rather than guess. Loops over `ipairs(…)` are in
+//! order already and keep the interpreter's short cut, unless the program gives `ipairs` another meaning.
 
 /// The global through which loops are rewritten. Programs may not use the name.
 pub(super) const NAME: &str = "__in_key_order";
@@ -43,14 +44,15 @@ enum Open {
     WhileHead,
     /// Between `for` and its `in` or `do`.
     ForHead,
-    /// Between `in` and `do`: the expressions to wrap.
-    ForIn,
+    /// Between `in` and `do`: the expressions to wrap. Holds which wrap opened here, and where the `(` of a leading
+    /// `ipairs(` is.
+    ForIn(usize, Option<usize>),
     /// An `if` expression, before its `else`.
     IfExpression,
     /// An `if` expression after its `else`; ends where its expression ends.
     ElseExpression,
-    /// `(`, `[` or `{`.
-    Bracket(u8),
+    /// `(`, `[` or `{`, and where.
+    Bracket(u8, usize),
     /// `{` inside an interpolated string: after its `}`, the string goes on.
     Interpolation,
 }
@@ -66,14 +68,29 @@ enum Last {
     Branch,
 }
 
+/// One loop's wrap: where its parts go, and whether the loop is over `ipairs(…)` alone.
+#[derive(Clone, Copy)]
+struct Wrap {
+    opens: usize,
+    closes: usize,
+    over_ipairs: bool,
+}
+
 struct Scanner<'a> {
     code: &'a str,
     bytes: &'a [u8],
     at: usize,
-    copied: usize,
-    out: String,
     open: Vec<Open>,
     last: Last,
+    wraps: Vec<Wrap>,
+    /// The last closed bracket: where it opened, and where it ended.
+    closed: (usize, usize),
+    /// Where the last token ended.
+    token_end: usize,
+    /// The last token was `function`, `.` or `:`.
+    after_function: bool,
+    /// `ipairs` is used other than by calling it.
+    ipairs_rebound: bool,
     uses_varargs: bool,
 }
 
@@ -83,24 +100,51 @@ impl<'a> Scanner<'a> {
             code,
             bytes: code.as_bytes(),
             at: 0,
-            copied: 0,
-            out: String::with_capacity(code.len() + 64),
             open: Vec::new(),
             last: Last::Statement,
+            wraps: Vec::new(),
+            closed: (0, 0),
+            token_end: 0,
+            after_function: false,
+            ipairs_rebound: false,
             uses_varargs: false,
         }
     }
 
-    fn finish(mut self) -> Rewritten {
-        self.out.push_str(&self.code[self.copied..]);
-        Rewritten { code: self.out, uses_varargs: self.uses_varargs }
+    fn finish(self) -> Rewritten {
+        let wraps = self.wraps.iter().filter(|wrap| self.ipairs_rebound || !wrap.over_ipairs);
+        let mut places: Vec<(usize, bool)> =
+            wraps.flat_map(|wrap| [(wrap.opens, true), (wrap.closes, false)]).collect();
+        // Wraps nest, so their parts interleave; no two are in one place.
+        places.sort_unstable();
+        let mut code = String::with_capacity(self.code.len() + places.len() * (NAME.len() + 2));
+        let mut copied = 0;
+        for (place, opens) in places {
+            code.push_str(&self.code[copied..place]);
+            copied = place;
+            if opens {
+                code.push(' ');
+                code.push_str(NAME);
+                code.push('(');
+            } else {
+                code.push_str(") ");
+            }
+        }
+        code.push_str(&self.code[copied..]);
+        Rewritten { code, uses_varargs: self.uses_varargs }
     }
 
     fn run(&mut self) -> Result<(), String> {
         while let Some(byte) = self.peek(0) {
             match byte {
-                b' ' | b'\t' | b'\r' | b'\n' | 0x0b | 0x0c => self.at += 1,
-                b'-' if self.peek(1) == Some(b'-') => self.comment()?,
+                b' ' | b'\t' | b'\r' | b'\n' | 0x0b | 0x0c => {
+                    self.at += 1;
+                    continue;
+                }
+                b'-' if self.peek(1) == Some(b'-') => {
+                    self.comment()?;
+                    continue;
+                }
                 b'"' | b'\'' => self.quoted(byte)?,
                 b'`' => {
                     self.at += 1;
@@ -118,7 +162,7 @@ impl<'a> Scanner<'a> {
                     self.last = Last::Statement;
                 }
                 b'(' | b'[' | b'{' => {
-                    self.open.push(Open::Bracket(byte));
+                    self.open.push(Open::Bracket(byte, self.at));
                     self.at += 1;
                     self.last = Last::Operand;
                 }
@@ -133,6 +177,8 @@ impl<'a> Scanner<'a> {
                     self.last = Last::Operand;
                 }
             }
+            self.after_function = matches!(byte, b'.' | b':') || self.code[..self.at].ends_with("function");
+            self.token_end = self.at;
         }
         self.leave_else();
         match self.open.last() {
@@ -168,10 +214,14 @@ impl<'a> Scanner<'a> {
                 self.last = Last::Operand;
             }
             "in" => {
-                self.replace_top(Open::ForHead, Open::ForIn, "in")?;
-                self.insert(self.at, &format!(" {NAME}("));
+                match self.open.last_mut() {
+                    Some(top @ Open::ForHead) => *top = Open::ForIn(self.wraps.len(), None),
+                    Some(_) | None => return Err("`in` out of place".to_owned()),
+                }
+                self.wraps.push(Wrap { opens: self.at, closes: self.at, over_ipairs: false });
                 self.last = Last::Operand;
             }
+            "ipairs" => self.ipairs(start),
             "do" => self.begin_do(start)?,
             "repeat" => self.begin(Open::Repeat),
             "until" => {
@@ -233,9 +283,11 @@ impl<'a> Scanner<'a> {
         self.leave_else();
         match self.open.last_mut() {
             Some(top @ (Open::WhileHead | Open::ForHead)) => *top = Open::Do,
-            Some(top @ Open::ForIn) => {
+            Some(top) if let Open::ForIn(wrap, ipairs) = *top => {
                 *top = Open::Do;
-                self.insert(start, ") ");
+                let over_ipairs = ipairs.is_some_and(|paren| self.closed == (paren, self.token_end));
+                let wrap = &mut self.wraps[wrap];
+                (wrap.closes, wrap.over_ipairs) = (start, over_ipairs);
             }
             Some(_) | None => self.open.push(Open::Do),
         }
@@ -252,7 +304,8 @@ impl<'a> Scanner<'a> {
             _brace => b'{',
         };
         match self.open.pop() {
-            Some(Open::Bracket(open)) if open == opener => {
+            Some(Open::Bracket(open, place)) if open == opener => {
+                self.closed = (place, self.at);
                 self.last = Last::Statement;
                 Ok(())
             }
@@ -275,20 +328,18 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn replace_top(&mut self, from: Open, to: Open, word: &str) -> Result<(), String> {
-        match self.open.last_mut() {
-            Some(top) if *top == from => {
-                *top = to;
-                Ok(())
-            }
-            Some(_) | None => Err(format!("`{word}` out of place")),
+    /// `ipairs`: called where a loop's expressions begin, called elsewhere, or used in a way that may change its meaning.
+    fn ipairs(&mut self, start: usize) {
+        self.last = Last::Statement;
+        let blanks = self.bytes[self.at..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        let called = self.peek(blanks) == Some(b'(');
+        if !called || self.after_function {
+            self.ipairs_rebound = true;
+        } else if let Some(Open::ForIn(wrap, ipairs)) = self.open.last_mut()
+            && self.code[self.wraps[*wrap].opens..start].trim_ascii().is_empty()
+        {
+            *ipairs = Some(self.at + blanks);
         }
-    }
-
-    fn insert(&mut self, place: usize, text: &str) {
-        self.out.push_str(&self.code[self.copied..place]);
-        self.out.push_str(text);
-        self.copied = place;
     }
 
     fn peek(&self, ahead: usize) -> Option<u8> {
@@ -467,6 +518,31 @@ mod tests {
             "return if a then function() if b then end end else nil",
         );
         check("local x = if a then b else c if d then e() end", "local x = if a then b else c if d then e() end");
+    }
+
+    #[test]
+    fn loops_over_ipairs_keep_the_short_cut() {
+        check("for i, v in ipairs(t) do end", "for i, v in ipairs(t) do end");
+        check("for i, v in ipairs ( f(t) )\n-- all\ndo end", "for i, v in ipairs ( f(t) )\n-- all\ndo end");
+        check(
+            "for i, v in ipairs(t) do for k in ipairs(v) do for k in v do end end end",
+            "for i, v in ipairs(t) do for k in ipairs(v) do for k in ITER( v ) do end end end",
+        );
+        for changed in [
+            "local ipairs = f",
+            "function ipairs(t) end",
+            "local function ipairs(t) end",
+            "ipairs, x = 1, 2",
+            "f(ipairs)",
+        ] {
+            check(
+                &format!("{changed} for i in ipairs(t) do end"),
+                &format!("{changed} for i in ITER( ipairs(t) ) do end"),
+            );
+        }
+        for odd in ["ipairs(t)(u)", "ipairs(t).x", "ipairs(t), u", "ipairs(t)[1]", "(ipairs(t))", "ipairs(t) or x"] {
+            check(&format!("for i in {odd} do end"), &format!("for i in ITER( {odd} ) do end"));
+        }
     }
 
     #[test]

@@ -42,19 +42,9 @@ const MAX_MESSAGE: usize = 4 << 10;
 const CHANGING: [&str; 10] =
     ["context", "args", "kwargs", "agent", "tools", "history", "Agent", "pairs", "next", iterate::NAME];
 
-/// Library functions that are wrapped, and that the compiler would otherwise call past the wrapper.
-const WRAPPED: [&str; 10] = [
-    "rawget",
-    "rawset",
-    "rawlen",
-    "setmetatable",
-    "unpack",
-    "table.unpack",
-    "table.insert",
-    "select",
-    "tostring",
-    "next",
-];
+/// Library functions that are wrapped, and that the compiler would otherwise call past the wrapper. (`table.insert`,
+/// `rawset` and `tostring` need not be here: their short cuts give way to the wrapper for our own objects.)
+const WRAPPED: [&str; 5] = ["rawget", "rawlen", "setmetatable", "unpack", "table.unpack"];
 
 /// Runs Luau programs. Cheap to share; one execution at a time per VM, as many VMs as there are executions at once.
 pub struct LuaExecutor {

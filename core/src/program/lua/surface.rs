@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use mlua::{AnyUserData, Function, IntoLuaMulti, Lua, MultiValue, Table, Value as LuaValue};
+use mlua::{AnyUserData, Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value as LuaValue};
 
 use super::convert::{Marks, Reader, Unreadable, cut, to_lua, to_lua_frozen};
 use super::interrupt::Meter;
@@ -117,44 +117,48 @@ fn agents(host: &Primitives<'_>) -> mlua::Result<()> {
         let mut list = Vec::with_capacity(count);
         for index in 1..=count {
             let place = format!("argument {index}");
-            list.push(read(marks, job.limits, &args.raw_get::<LuaValue>(index)?, &place)?);
+            list.push(read(marks, job, &args.raw_get::<LuaValue>(index)?, &place)?);
         }
-        let kwargs = read_map(marks, job.limits, &kwargs, "keyword arguments")?;
+        let kwargs = read_map(marks, job, &kwargs, "keyword arguments")?;
+        let method = name(&method)?;
         let outcome = ask_seen(marks, job, |host| host.call(AgentRef(agent), &method, list, kwargs))?;
         outcome_fields(lua, marks, outcome)
     })?;
     host.add("role", |lua, _, job, agent: u32| Ok(lua.create_string(&*job.host().role(AgentRef(agent)))?))?;
-    host.add("delegate", |_, marks, job, (agent, role, options): (u32, String, LuaValue)| {
-        let options = read_map(marks, job.limits, &options, "options")?;
+    host.add("delegate", |_, marks, job, (agent, role, options): (u32, LuaString, LuaValue)| {
+        let (role, options) = (name(&role)?, read_map(marks, job, &options, "options")?);
         Ok(ask_seen(marks, job, |host| host.delegate(AgentRef(agent), &role, options))?.0)
     })?;
-    host.add("for_role", |_, marks, job, (role, options): (String, LuaValue)| {
-        let options = read_map(marks, job.limits, &options, "options")?;
+    host.add("for_role", |_, marks, job, (role, options): (LuaString, LuaValue)| {
+        let (role, options) = (name(&role)?, read_map(marks, job, &options, "options")?);
         Ok(ask_seen(marks, job, |host| host.for_role(&role, options))?.0)
     })?;
-    host.add("agent_tool", |_, marks, job, (agent, name): (u32, String)| {
-        Ok(ask_seen(marks, job, |host| host.agent_tool(AgentRef(agent), &name))?.0)
+    host.add("agent_tool", |_, marks, job, (agent, tool): (u32, LuaString)| {
+        let tool = name(&tool)?;
+        Ok(ask_seen(marks, job, |host| host.agent_tool(AgentRef(agent), &tool))?.0)
     })?;
-    host.add("responds_to", |_, _, job, (agent, name): (u32, String)| {
-        Ok(job.host().responds_to(AgentRef(agent), &name))
+    host.add("responds_to", |_, _, job, (agent, method): (u32, LuaString)| {
+        Ok(job.host().responds_to(AgentRef(agent), &name(&method)?))
     })?;
     host.add("remember", |_, marks, job, (agent, entries): (u32, LuaValue)| {
-        let entries = read_map(marks, job.limits, &entries, "entries")?;
+        let entries = read_map(marks, job, &entries, "entries")?;
         ask_seen(marks, job, |host| host.remember(AgentRef(agent), entries))
     })?;
     // The context of another agent: copies, read-only so that a change that would be lost cannot be made.
-    host.add("child_get", |lua, marks, job, (agent, key): (u32, String)| {
+    host.add("child_get", |lua, marks, job, (agent, key): (u32, LuaString)| {
+        let key = name(&key)?;
         match job.ask(|host| Ok(host.context_get(AgentRef(agent), &key)))? {
             Some(Value::Null) => Ok((true, LuaValue::Nil)),
             Some(value) => Ok((true, to_lua_frozen(lua, marks, &value)?)),
             None => Ok((false, LuaValue::Nil)),
         }
     })?;
-    host.add("child_set", |_, marks, job, (agent, key, value): (u32, String, LuaValue)| {
+    host.add("child_set", |_, marks, job, (agent, key, value): (u32, LuaString, LuaValue)| {
+        let key = name(&key)?;
         if value.is_nil() {
             return job.ask(|host| host.context_remove(AgentRef(agent), &key));
         }
-        let value = read(marks, job.limits, &value, cut(&key, 64))?;
+        let value = read(marks, job, &value, cut(&key, 64))?;
         job.ask(|host| host.context_set(AgentRef(agent), &key, value))
     })?;
     host.add("child_keys", |lua, _, job, agent: u32| {
@@ -164,7 +168,7 @@ fn agents(host: &Primitives<'_>) -> mlua::Result<()> {
 }
 
 /// What the primitive `call` takes: agent, method, number of arguments, arguments, keyword arguments.
-type CallShape = (u32, String, usize, Table, LuaValue);
+type CallShape = (u32, LuaString, usize, Table, LuaValue);
 
 /// Primitives about values and outcomes.
 fn values(host: &Primitives<'_>) -> mlua::Result<()> {
@@ -181,13 +185,14 @@ fn values(host: &Primitives<'_>) -> mlua::Result<()> {
         Ok(to_lua(lua, marks, &Value::Map(outcome_from(marks, job.limits, &outcome)?.to_map()))?)
     })?;
     host.add("encode", |lua, marks, job, value: LuaValue| {
-        let value = read(marks, job.limits, &value, "json.encode")?;
+        let value = read(marks, job, &value, "json.encode")?;
         Ok(lua.create_string(value.to_json())?)
     })?;
-    host.add("decode", |lua, marks, job, text: mlua::LuaString| {
+    host.add("decode", |lua, marks, job, text: LuaString| {
         if text.as_bytes().len() > job.limits.max_value_bytes {
             return Err(Denied::Refused(format!("json.decode takes at most {} bytes", job.limits.max_value_bytes)));
         }
+        job.charge_nodes(text.as_bytes().len() / 8)?;
         let value: Value = serde_json::from_slice(&text.as_bytes())
             .map_err(|error| Denied::Refused(format!("json.decode: {error}")))?;
         Ok(to_lua(lua, marks, &value)?)
@@ -205,32 +210,34 @@ fn program(host: &Primitives<'_>) -> mlua::Result<()> {
             return Ok(LuaValue::Nil);
         }
         let position = index as usize - 1;
-        job.reads.borrow_mut().args.insert(position);
+        job.reads.borrow_mut().saw_arg(position);
         job.arguments.args.get(position).map_or(Ok(LuaValue::Nil), |value| to_lua(lua, marks, value))
     })?;
     host.add_sure("arg_count", |_, _, job, ()| {
         job.touched.set(true);
-        job.reads.borrow_mut().all_args = true;
+        job.reads.borrow_mut().all_args();
         Ok(job.arguments.args.len())
     })?;
-    host.add_sure("args", |lua, marks, job, recorded: bool| {
+    host.add_sure("args", |lua, marks, job, ()| {
         job.touched.set(true);
-        job.reads.borrow_mut().all_args |= recorded;
         all_args(lua, marks, job)
     })?;
-    host.add_sure("kwarg", |lua, marks, job, key: mlua::LuaString| {
+    host.add_sure("kwarg", |lua, marks, job, key: LuaString| {
         job.touched.set(true);
         let bytes = key.as_bytes();
         let Ok(key) = std::str::from_utf8(&bytes) else { return Ok(LuaValue::Nil) };
-        job.reads.borrow_mut().kwargs.insert(key.to_owned());
+        job.reads.borrow_mut().saw_kwarg(key);
         match job.arguments.kwargs.get(key) {
             None | Some(Value::Null) => Ok(LuaValue::Nil),
             Some(value) => to_lua(lua, marks, value),
         }
     })?;
-    host.add_sure("kwargs", |lua, marks, job, recorded: bool| {
+    host.add_sure("saw_kwargs", |_, _, job, ()| {
+        job.reads.borrow_mut().all_kwargs();
+        Ok(())
+    })?;
+    host.add_sure("kwargs", |lua, marks, job, ()| {
         job.touched.set(true);
-        job.reads.borrow_mut().all_kwargs |= recorded;
         let table = lua.create_table()?;
         for (key, value) in job.arguments.kwargs {
             if *value != Value::Null {
@@ -239,18 +246,21 @@ fn program(host: &Primitives<'_>) -> mlua::Result<()> {
         }
         Ok(table)
     })?;
-    host.add("context_get", |lua, marks, job, key: mlua::LuaString| {
+    host.add("context_get", |lua, marks, job, key: LuaString| {
         let bytes = key.as_bytes();
         match std::str::from_utf8(&bytes) {
             Ok(key) => context::get(lua, marks, job, key),
             Err(_) => Ok(LuaValue::Nil),
         }
     })?;
-    host.add("context_set", |_, marks, job, (key, value): (String, LuaValue)| context::set(marks, job, &key, &value))?;
+    host.add("context_set", |_, marks, job, (key, value): (LuaString, LuaValue)| {
+        context::set(marks, job, &name(&key)?, &value)
+    })?;
     host.add("context_keys", |lua, _, job, ()| Ok(lua.create_sequence_from(context::keys(job))?))?;
-    host.add("tool", |lua, marks, job, (name, arguments): (String, LuaValue)| {
-        let arguments = read_map(marks, job.limits, &arguments, "a tool's arguments")?;
-        let value = ask_seen(marks, job, |host| host.tool(&name, arguments))?;
+    host.add("tool", |lua, marks, job, (tool, arguments): (LuaString, LuaValue)| {
+        let tool = name(&tool)?;
+        let arguments = read_map(marks, job, &arguments, "a tool's arguments")?;
+        let value = ask_seen(marks, job, |host| host.tool(&tool, arguments))?;
         Ok(to_lua(lua, marks, &value)?)
     })?;
     host.add("tool_names", |lua, _, job, ()| Ok(lua.create_sequence_from(job.ask(|host| Ok(host.tool_names()))?)?))?;
@@ -259,21 +269,23 @@ fn program(host: &Primitives<'_>) -> mlua::Result<()> {
         let history = job.ask(|host| Ok(host.history()))?;
         Ok(to_lua_frozen(lua, marks, &Value::List(history))?)
     })?;
-    host.add("content", |lua, marks, job, reference: String| {
+    host.add("content", |lua, marks, job, reference: LuaString| {
+        let reference = name(&reference)?;
         let content = job.ask(|host| host.content(&reference))?;
         Ok(to_lua(lua, marks, &content)?)
     })?;
     host.add_sure("now", |_, _, job, ()| Ok(job.host().now() as f64))?;
     host.add_sure("random", |_, _, job, ()| Ok(job.host().random()))?;
-    host.add_sure("write", |_, _, job, line: mlua::LuaString| {
-        let line = line.to_string_lossy();
+    host.add_sure("write", |_, _, job, line: LuaString| {
         let mut output = job.output.borrow_mut();
         let room = job.limits.max_output_bytes.saturating_sub(output.len());
-        output.push_str(cut(&line, room));
+        let line = line.as_bytes();
+        // What has no room is not even looked at.
+        output.push_str(cut(&String::from_utf8_lossy(&line[..line.len().min(room)]), room));
         output.push_str(if line.len() < room { "\n" } else { "" });
         Ok(())
     })?;
-    host.add_sure("print", |_, _, job, line: mlua::LuaString| {
+    host.add_sure("print", |_, _, job, line: LuaString| {
         job.host().print(&line.to_string_lossy());
         Ok(())
     })?;
@@ -309,15 +321,31 @@ fn ask_seen<R>(
     answer
 }
 
-fn read(marks: &Marks, limits: &Limits, value: &LuaValue, place: &str) -> Answer<Value> {
-    Reader::new(marks, limits).read(value, None).map_err(|error| match error {
+fn read(marks: &Marks, job: &Job<'_>, value: &LuaValue, place: &str) -> Answer<Value> {
+    let mut reader = Reader::new(marks, job.limits);
+    let data = reader.read(value, None).map_err(|error| match error {
         Unreadable::Refused(why) => Denied::Refused(format!("{place}: {why}")),
         Unreadable::Lua(error) => Denied::Lua(error),
-    })
+    })?;
+    job.charge_nodes(reader.size().0)?;
+    Ok(data)
 }
 
-fn read_map(marks: &Marks, limits: &Limits, value: &LuaValue, place: &str) -> Answer<Map> {
-    match read(marks, limits, value, place)? {
+/// A name that a program chose: of a role, a method, a tool, a context key.
+fn name(text: &LuaString) -> Answer<String> {
+    const MAX_NAME: usize = 1_024;
+    let bytes = text.as_bytes();
+    if bytes.len() > MAX_NAME {
+        return Err(Denied::Refused(format!("a name of {} bytes; at most {MAX_NAME} are taken", bytes.len())));
+    }
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(_) => Err(Denied::Refused("a name must be valid UTF-8 text".to_owned())),
+    }
+}
+
+fn read_map(marks: &Marks, job: &Job<'_>, value: &LuaValue, place: &str) -> Answer<Map> {
+    match read(marks, job, value, place)? {
         Value::Null => Ok(Map::new()),
         Value::Map(map) => Ok(map),
         Value::List(list) if list.is_empty() => Ok(Map::new()),
@@ -372,8 +400,7 @@ pub(super) fn outcome_from(marks: &Marks, limits: &Limits, table: &Table) -> Ans
     if let Some(original) = original {
         return Ok(original);
     }
-    let (error_type, message): (mlua::LuaString, mlua::LuaString) =
-        (table.raw_get("error_type")?, table.raw_get("error_message")?);
+    let (error_type, message): (LuaString, LuaString) = (table.raw_get("error_type")?, table.raw_get("error_message")?);
     let error_type = ErrorType::from_name(cut(&error_type.to_string_lossy(), 256));
     let message = message.to_string_lossy();
     Ok(Outcome::of_error(error_type, cut(&message, limits.max_error_bytes), table.raw_get("retriable")?))
@@ -414,13 +441,13 @@ pub fn install_script(lua: &Lua, host: Arc<dyn Host>) -> mlua::Result<()> {
     slot.settle(Job::new(Meter::unlimited(&BOUNDS), &BOUNDS, arguments, HostHandle::Shared(host)));
     let surface = install(lua, &slot, &marks, false)?;
     let globals = lua.globals();
-    for pair in surface.globals.pairs::<mlua::LuaString, LuaValue>() {
+    for pair in surface.globals.pairs::<LuaString, LuaValue>() {
         let (name, value) = pair?;
         globals.raw_set(name, value)?;
     }
     let adapt: Function = surface.inner.raw_get("script_globals")?;
     let adapted: Table = adapt.call(())?;
-    for pair in adapted.pairs::<mlua::LuaString, LuaValue>() {
+    for pair in adapted.pairs::<LuaString, LuaValue>() {
         let (name, value) = pair?;
         globals.raw_set(name, value)?;
     }

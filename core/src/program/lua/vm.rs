@@ -142,9 +142,7 @@ impl Vm {
         // SAFETY: the guard is dropped at the end of this function, before `job`; the VM is borrowed mutably.
         let _occupied = unsafe { self.slot.occupy(job) };
         let arguments = if compiled.uses_varargs {
-            let mut reads = job.reads.borrow_mut();
-            reads.all_args = true;
-            drop(reads);
+            job.reads.borrow_mut().all_args();
             surface::all_args(&self.lua, &self.marks, job)?.sequence_values().collect::<mlua::Result<MultiValue>>()?
         } else {
             MultiValue::new()
@@ -183,15 +181,12 @@ impl Vm {
         if touched && self.reset.call::<()>(()).is_err() {
             return false;
         }
-        // An environment that the program wrote to dies with the call.
-        if self.loaded.get(&digest).is_some_and(|loaded| !loaded.environment.is_empty()) {
-            let Ok(environment) = self.environment() else { return false };
-            if let Some(loaded) = self.loaded.get_mut(&digest) {
-                if loaded.main.set_environment(environment.clone()).is_err() {
-                    return false;
-                }
-                loaded.environment = environment;
-            }
+        // Globals die with the call. Nothing else of the environment can have changed: its metatable is locked.
+        if let Some(loaded) = self.loaded.get(&digest)
+            && !loaded.environment.is_empty()
+            && loaded.environment.clear().is_err()
+        {
+            return false;
         }
         self.lua.used_memory() <= self.base + MAX_GARBAGE || self.lua.gc_collect().is_ok()
     }

@@ -150,6 +150,18 @@ pub(super) fn set<A: 'static, const N: usize, const X: bool, R, const F: bool, F
     FuncRegistration::new(name).in_global_namespace().with_purity(true).set_into_module(module, function);
 }
 
+/// Registers a method that changes its object.
+pub(super) fn set_mutator<A: 'static, const N: usize, const X: bool, R, const F: bool, FUNC>(
+    module: &mut Module,
+    name: &str,
+    function: FUNC,
+) where
+    R: rhai::Variant + Clone,
+    FUNC: rhai::RhaiNativeFunc<A, N, X, R, F> + Send + Sync + 'static,
+{
+    FuncRegistration::new(name).in_global_namespace().with_purity(false).set_into_module(module, function);
+}
+
 /// The name of a value's type as people know it.
 pub(super) fn type_name(value: &Dynamic) -> String {
     let full = value.type_name();

@@ -13,18 +13,22 @@
 //! | `text.lines()` | list of lines |
 //! | `type_name(x)` | `null`, `bool`, `number`, `string`, `list`, `map` or Rhai's own name |
 //!
-//! Nothing here replaces a function of Rhai with a different meaning.
+//! Nothing here replaces a function of Rhai with a different meaning; `sort`, `order` and `dedup` with a comparer are
+//! replaced because Rhai's swallow the comparer's errors.
 
-use rhai::{Array, Dynamic, EvalAltResult, ImmutableString, Module, NativeCallContext, Position};
+use std::cmp::Ordering;
+
+use rhai::{Array, Dynamic, EvalAltResult, FnPtr, ImmutableString, Module, NativeCallContext, Position};
 
 use super::call::{Native, raise};
-use super::engine::set;
+use super::engine::{set, set_mutator};
 use super::nesting;
 
 /// Registers them.
 pub(super) fn register(module: &mut Module) {
     register_numbers(module);
     register_lists(module);
+    register_sorting(module);
     register_texts(module);
 }
 
@@ -116,6 +120,67 @@ fn register_lists(module: &mut Module) {
     });
 }
 
+fn register_sorting(module: &mut Module) {
+    set_mutator(module, "sort", |context: NativeCallContext, list: &mut Array, by: FnPtr| -> Native<()> {
+        *list = sorted_by(&context, list, &by)?;
+        Ok(())
+    });
+    for name in ["order", "sorted"] {
+        set(module, name, |context: NativeCallContext, list: &mut Array, by: FnPtr| sorted_by(&context, list, &by));
+    }
+    set_mutator(module, "dedup", |context: NativeCallContext, list: &mut Array, same: FnPtr| -> Native<()> {
+        let mut kept = Array::new();
+        for item in list.iter() {
+            let is_same = match kept.last() {
+                Some(last) => same.call_raw(&context, None, [last.clone(), item.clone()])?.as_bool().unwrap_or(false),
+                None => false,
+            };
+            if !is_same {
+                kept.push(item.clone());
+            }
+        }
+        *list = kept;
+        Ok(())
+    });
+}
+
+/// A stable merge sort: unlike the standard library's it accepts any comparer, and it stops at the first error.
+fn sorted_by(context: &NativeCallContext, list: &Array, by: &FnPtr) -> Native<Array> {
+    let mut from = list.clone();
+    let mut width = 1;
+    while width < from.len() {
+        let mut merged = Array::with_capacity(from.len());
+        for pair in from.chunks(2 * width) {
+            let (left, right) = pair.split_at(width.min(pair.len()));
+            let (mut left, mut right) = (left.iter().peekable(), right.iter().peekable());
+            while let (Some(one), Some(other)) = (left.peek(), right.peek()) {
+                let take_right = compare(context, by, one, other)? == Ordering::Greater;
+                merged.extend(if take_right { right.next() } else { left.next() }.cloned());
+            }
+            merged.extend(left.chain(right).cloned());
+        }
+        from = merged;
+        width *= 2;
+    }
+    Ok(from)
+}
+
+/// What a comparer says: a number below, at or above zero, or whether the first comes first.
+fn compare(context: &NativeCallContext, by: &FnPtr, one: &Dynamic, other: &Dynamic) -> Native<Ordering> {
+    let answer = by.call_raw(context, None, [one.clone(), other.clone()])?;
+    if let Ok(number) = answer.as_int() {
+        return Ok(number.cmp(&0));
+    }
+    if let Ok(number) = answer.as_float() {
+        return Ok(number.partial_cmp(&0.0).unwrap_or(Ordering::Equal));
+    }
+    match answer.as_bool() {
+        Ok(true) => Ok(Ordering::Less),
+        Ok(false) => Ok(Ordering::Greater),
+        Err(other) => Err(raise(format!("a comparer returns a number, not {other}"))),
+    }
+}
+
 fn joined(context: &NativeCallContext, list: &mut Array, separator: &str) -> Native<ImmutableString> {
     let mut text = String::new();
     for (index, item) in list.iter_mut().enumerate() {
@@ -123,6 +188,7 @@ fn joined(context: &NativeCallContext, list: &mut Array, separator: &str) -> Nat
             text.push_str(separator);
         }
         if let Ok(piece) = item.as_immutable_string_ref() {
+            nesting::reserve(text.len() + separator.len() + piece.len())?;
             text.push_str(&piece);
             continue;
         }
@@ -131,7 +197,7 @@ fn joined(context: &NativeCallContext, list: &mut Array, separator: &str) -> Nat
             Ok(piece) => text.push_str(&piece),
             Err(_) => return Err(raise(format!("join: item {index} has no text"))),
         }
-        nesting::reserve(separator.len())?;
+        nesting::reserve(text.len() + separator.len())?;
     }
     Ok(text.into())
 }

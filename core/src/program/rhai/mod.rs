@@ -61,7 +61,11 @@ impl RhaiExecutor {
         }
         let returned = match result {
             Ok(value) => returned(value, call)?,
-            Err(error) => return Err(failure(&error, call)),
+            Err(error) => match innermost(&error).0 {
+                // `exit(value)` inside a function that a built-in called.
+                EvalAltResult::Exit(value, _) => returned(value.clone(), call)?,
+                _ => return Err(failure(&error, call)),
+            },
         };
         context::Live::flush(call).map_err(|error| refusal(&error, call))?;
         match call.finish() {

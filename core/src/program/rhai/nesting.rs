@@ -7,10 +7,10 @@
 
 use std::collections::HashMap;
 
-use rhai::{Array, Dynamic, FnPtr, FuncRegistration, ImmutableString, Map as RhaiMap, Module};
+use rhai::{Array, Dynamic, FnPtr, ImmutableString, Map as RhaiMap, Module};
 
 use super::call::{Call, Native, raise};
-use super::engine::set;
+use super::engine::{set, set_mutator};
 
 /// Nesting of any value inside a program. Results are held to `max_value_depth`, which is smaller.
 pub(super) const MAX_NESTING: usize = 400;
@@ -23,18 +23,6 @@ pub(super) fn register(module: &mut Module) {
     register_arrays(module);
     register_maps(module);
     register_strings(module);
-}
-
-/// Registers a method that changes its object.
-fn set_mutator<A: 'static, const N: usize, const X: bool, R, const F: bool, FUNC>(
-    module: &mut Module,
-    name: &str,
-    function: FUNC,
-) where
-    R: rhai::Variant + Clone,
-    FUNC: rhai::RhaiNativeFunc<A, N, X, R, F> + Send + Sync + 'static,
-{
-    FuncRegistration::new(name).in_global_namespace().with_purity(false).set_into_module(module, function);
 }
 
 /// Fails when a value nests too deeply to be put inside another one.
