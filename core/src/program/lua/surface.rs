@@ -121,6 +121,10 @@ fn agents(host: &Primitives<'_>) -> mlua::Result<()> {
         }
         let kwargs = read_map(marks, job, &kwargs, "keyword arguments")?;
         let method = name(&method)?;
+        if AgentRef(agent) == AgentRef::THIS && !method.ends_with('=') {
+            // The agent may answer its own call by a reader.
+            job.reads.borrow_mut().saw_context(&method);
+        }
         let outcome = ask_seen(marks, job, |host| host.call(AgentRef(agent), &method, list, kwargs))?;
         outcome_fields(lua, marks, outcome)
     })?;
@@ -138,7 +142,12 @@ fn agents(host: &Primitives<'_>) -> mlua::Result<()> {
         Ok(ask_seen(marks, job, |host| host.agent_tool(AgentRef(agent), &tool))?.0)
     })?;
     host.add("responds_to", |_, _, job, (agent, method): (u32, LuaString)| {
-        Ok(job.host().responds_to(AgentRef(agent), &name(&method)?))
+        let method = name(&method)?;
+        if AgentRef(agent) == AgentRef::THIS {
+            // Whether a reader exists depends on the context.
+            job.reads.borrow_mut().saw_context(&method);
+        }
+        Ok(job.host().responds_to(AgentRef(agent), &method))
     })?;
     host.add("remember", |_, marks, job, (agent, entries): (u32, LuaValue)| {
         let entries = read_map(marks, job, &entries, "entries")?;

@@ -74,7 +74,7 @@ impl Vm {
         mark_table.raw_set("object", &marks.object)?;
         mark_table.raw_set("proxies", &marks.proxies)?;
         mark_table.raw_set("null", LuaValue::NULL)?;
-        let (guarded, reset): (Table, Function) =
+        let (guarded, reset, declare): (Table, Function, Function) =
             lua.load(GUARD).set_name("=cadenza").call((&surface.host, mark_table, &surface.inner, iterate::NAME))?;
         // Everything that is not on the list goes: the list is what the two preludes return.
         let globals = lua.globals();
@@ -91,6 +91,7 @@ impl Vm {
         lua.sandbox(true)?;
         let environment_meta = lua.create_table()?;
         environment_meta.raw_set("__index", globals)?;
+        environment_meta.raw_set("__newindex", declare)?;
         environment_meta.raw_set("__metatable", "locked")?;
         environment_meta.set_readonly(true);
         interrupt::install(&lua)?;

@@ -307,7 +307,13 @@ impl ContextView {
             let _ = self.remove(key)?;
         }
         for (key, value) in after {
-            self.set(key, value.clone())?;
+            let same = before.get(key).is_some_and(|old| match (self.reach.value(old), self.reach.value(value)) {
+                (Ok(old), Ok(new)) => old == new,
+                (Ok(_), Err(_)) | (Err(_), Ok(_)) | (Err(_), Err(_)) => false,
+            });
+            if !same {
+                self.set(key, value.clone())?;
+            }
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use rhai::{Dynamic, Engine, FuncRegistration, Module, OptimizationLevel};
 
 use super::call::{Call, Native, raise};
 use super::surface::Reach;
-use super::{everyday, meter, nesting, rewrite, surface};
+use super::{everyday, meter, nesting, rewrite, surface, text};
 use crate::program::Limits;
 
 /// Nesting of expressions and blocks in a program's text.
@@ -131,6 +131,7 @@ fn modules() -> &'static (Arc<Module>, Arc<Module>) {
         surface::register_program(&mut module);
         nesting::register(&mut module);
         everyday::register(&mut module);
+        text::register(&mut module);
         set(&mut module, "sleep", |_: i64| -> Native<()> { Err(raise("a program cannot sleep".to_owned())) });
         set(&mut module, "sleep", |_: f64| -> Native<()> { Err(raise("a program cannot sleep".to_owned())) });
         module.build_index();
