@@ -284,7 +284,15 @@ impl Kernel {
             (Waiting::Tool, Input::Executed(executed)) => self.executed(executed, clock),
             (Waiting::Tool, Input::Cancelled { .. }) => self.cut_tool(Cut::Cancelled, clock),
             (Waiting::Tool, Input::TimedOut { .. }) => self.cut_tool(Cut::TimedOut, clock),
-            (waiting, input) => self.illegal(waiting, input.name()),
+            // Every other pair of question and answer is our own fault; spelled out, so that a new input asks for a place.
+            (
+                waiting @ (Waiting::Probe | Waiting::Inference | Waiting::Tool),
+                input @ (Input::Readiness(_)
+                | Input::Inferred(_)
+                | Input::ProviderFailed { .. }
+                | Input::Reused(_)
+                | Input::Executed(_)),
+            ) => self.illegal(waiting, input.name()),
         };
         self.hand_out(command)
     }

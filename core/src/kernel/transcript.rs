@@ -92,10 +92,11 @@ impl Transcript {
 
     /// The states that were entered, in order.
     pub fn states(&self) -> impl Iterator<Item = State> {
-        self.entries.iter().filter_map(|entry| match &entry.event {
-            Event::Transition { to, .. } => Some(*to),
-            _ => None,
-        })
+        self.entries.iter().filter_map(
+            |entry| {
+                if let Event::Transition { to, .. } = &entry.event { Some(*to) } else { None }
+            },
+        )
     }
 }
 
