@@ -591,7 +591,19 @@ fn arguments_by_the_table_of_5_2() {
     check_args("local a, b = ... return {a, b, select('#', ...)}", "[3, 1]", "[3,1,2]");
     check_args("local s = 0 for i = 1, #args do s += args[i] end return s", "[1, 2, 3]", "6");
     check_args("return args[0] == nil and args[1.5] == nil and args.x == nil and args[-1] == nil", "[1]", "true");
+    let deep = format!("[{}1{}]", "[".repeat(100), "]".repeat(100));
+    check_args("local t, n = args[1], 0 while type(t) == 'table' do t = t[1] n += 1 end return n", &deep, "100");
     let world = World::new();
+    let mut deeper = Value::Int(1);
+    for _ in 0..1_000 {
+        deeper = Value::List(vec![deeper]);
+    }
+    let (nested, none) = ([deeper], Map::new());
+    let program = world.host.executor.compile("return args[1]", &world.limits).unwrap();
+    let bounds = Bounds { limits: &world.limits, deadline: None, cancel: &world.cancel };
+    let arguments = Arguments { args: &nested, kwargs: &none };
+    let failure = world.host.executor.execute(&program, arguments, &world.host, &bounds).result.unwrap_err();
+    assert!(failure.to_string().contains("nests too deeply"), "{failure}");
     let floats = [Value::Float(f64::NAN), Value::Float(f64::INFINITY)];
     let program = world.host.executor.compile("return args[1] ~= args[1] and args[2] > 1e308", &world.limits).unwrap();
     let bounds = Bounds { limits: &world.limits, deadline: None, cancel: &world.cancel };
@@ -1077,6 +1089,13 @@ fn cost_of_one_execution() {
         }
         println!("{:6.2} µs  {code}", best.as_nanos() as f64 / 1e6);
     }
+    let lua = mlua::Lua::new();
+    let bare: mlua::Function = lua.load("return function(a, b) return a + b end").eval().unwrap();
+    let start = thread_cpu_time();
+    for _ in 0..10_000 {
+        assert_eq!(bare.call::<i64>((2, 3)).unwrap(), 5);
+    }
+    println!("{:6.2} µs  for scale: a bare call through mlua", (thread_cpu_time() - start).as_nanos() as f64 / 1e7);
     let fresh = LuaExecutor::with_isolation(Isolation::Fresh);
     let start = thread_cpu_time();
     for _ in 0..100 {

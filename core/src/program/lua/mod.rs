@@ -161,8 +161,7 @@ impl Executor for LuaExecutor {
 
 /// Runs a program and judges it: the meter first, then what the interpreter says.
 fn run(vm: &mut Vm, program: &Program, compiled: &Compiled, job: &Job<'_>) -> Result<Returned, ProgramFailure> {
-    // A call that was cancelled, or whose time is over, does not begin.
-    job.meter.check_end();
+    job.meter.check_start();
     if let Some(verdict) = job.meter.take_verdict() {
         return Err(verdict);
     }
