@@ -10,7 +10,7 @@ use rhai::{
 };
 
 use super::call::{Call, Native, raise, terminated};
-use super::context::{ArgsView, ContextView, Key, KwargsView, given, history};
+use super::context::{ArgsView, ContextView, Kept, Key, KwargsView, given, history};
 use super::convert::{Caps, to_map, to_value, to_values};
 use super::engine::set;
 use super::rewrite::{self, AGENT, CALL, Guards, MAX_CALL_ARGUMENTS};
@@ -91,7 +91,7 @@ pub(super) struct OutcomeHandle(Arc<Envelope>);
 
 struct Envelope {
     outcome: Outcome,
-    value: OnceLock<Dynamic>,
+    value: OnceLock<Kept>,
 }
 
 /// `tools`.
@@ -113,16 +113,16 @@ impl OutcomeHandle {
 
     /// The value; lists and maps are converted once and shared.
     fn value(&self) -> Native<Dynamic> {
-        if let Some(value) = self.0.value.get()
-            && !value.is_locked()
-        {
-            return Ok(value.clone());
+        if let Some(shared) = self.0.value.get().and_then(Kept::hand_out) {
+            return Ok(shared);
         }
         let value = given(self.outcome().value())?;
-        if value.is_array() || value.is_map() {
-            return Ok(self.0.value.get_or_init(|| value.into_shared()).clone());
+        if !(value.is_array() || value.is_map()) {
+            return Ok(value);
         }
-        Ok(value)
+        let kept = self.0.value.get_or_init(|| Kept::new(value));
+        // Locked by a method at work: the next one gets a copy of its own.
+        kept.hand_out().map_or_else(|| given(self.outcome().value()), Ok)
     }
 
     fn unwrap(&self) -> Native<Dynamic> {

@@ -5,8 +5,9 @@ use std::fmt::Write;
 
 use rhai::{Array, Dynamic, FloatWrapper, FnPtr, ImmutableString, Map as RhaiMap, Module, NativeCallContext};
 
-use super::call::{Call, Native, terminated};
-use super::engine::set;
+use super::call::{Call, Native, raise, terminated};
+use super::engine::{set, set_mutator};
+use super::nesting::reserve;
 
 /// Items rendered between two steps of the interpreter's clock.
 const ITEMS_PER_STEP: usize = 64;
@@ -26,6 +27,37 @@ pub(super) fn register(module: &mut Module) {
         });
         set(module, name, |function: &mut FnPtr| -> ImmutableString { format!("Fn({})", function.fn_name()).into() });
     }
+    // Rhai's own versions go on with a rendering of their own when ours is stopped.
+    set(module, "+", |context: NativeCallContext, text: ImmutableString, item: Dynamic| -> Native<ImmutableString> {
+        joined(&text, &text_of(&context, &mut { item })?)
+    });
+    set(module, "+", |context: NativeCallContext, item: Dynamic, text: &str| -> Native<ImmutableString> {
+        joined(&text_of(&context, &mut { item })?, text)
+    });
+    for name in ["+=", "append"] {
+        set_mutator(
+            module,
+            name,
+            |context: NativeCallContext, text: &mut ImmutableString, item: Dynamic| -> Native<()> {
+                *text = joined(text, &text_of(&context, &mut { item })?)?;
+                Ok(())
+            },
+        );
+    }
+}
+
+fn joined(one: &str, other: &str) -> Native<ImmutableString> {
+    reserve(one.len() + other.len())?;
+    Ok(format!("{one}{other}").into())
+}
+
+/// A value as text, or the error of its rendering.
+pub(super) fn text_of(context: &NativeCallContext, value: &mut Dynamic) -> Native<ImmutableString> {
+    if let Ok(text) = value.as_immutable_string_ref() {
+        return Ok(text.clone());
+    }
+    let text = context.call_native_fn_raw("to_string", true, &mut [value])?;
+    text.into_immutable_string().map_err(|other| raise(format!("{other} has no text")))
 }
 
 struct Render<'c> {
@@ -76,6 +108,8 @@ impl Render<'_> {
         } else if item.is_unit() {
             self.text.push_str("()");
         } else if let Ok(text) = item.as_immutable_string_ref() {
+            // Texts are shared by their copies: a short list may hold more than fits.
+            reserve(self.text.len().saturating_add(text.len()))?;
             let _ = write!(self.text, "{:?}", text.as_str());
         } else if item.is_array() {
             if let Ok(mut list) = item.as_array_mut() {
