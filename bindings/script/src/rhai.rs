@@ -82,7 +82,9 @@ impl ModuleResolver for Folder {
             EvalAltResult::ErrorRuntime(message.into(), position).into()
         };
         let path = files::module(&self.path, name, &["rhai"]).map_err(failed)?;
-        match self.loaded.lock().insert(path.clone(), None) {
+        // Not in the `match`: its guard would live as long as the arms.
+        let before = self.loaded.lock().insert(path.clone(), None);
+        match before {
             Some(Some(module)) => {
                 self.loaded.lock().insert(path, Some(module.clone()));
                 return Ok(module);
