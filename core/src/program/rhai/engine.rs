@@ -54,6 +54,9 @@ pub(super) fn parser() -> &'static Engine {
 #[derive(Default)]
 pub(super) struct Engines(Mutex<Vec<(Settings, Arc<Engine>)>>);
 
+/// Calls of a Rhai function nest on the native stack; this many fit where programs run (engines.md 2.5).
+const MAX_CALL_DEPTH: usize = 200;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Settings {
     call_depth: usize,
@@ -70,7 +73,7 @@ impl Settings {
             let share = (limits.max_memory_bytes / 16).max(4096);
             [share, share / size_of::<Dynamic>(), share / 64]
         };
-        Self { call_depth: limits.max_call_depth, sizes }
+        Self { call_depth: limits.max_call_depth.min(MAX_CALL_DEPTH), sizes }
     }
 }
 
