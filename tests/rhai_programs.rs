@@ -681,7 +681,11 @@ fn run_corpus() {
         let expected = header(&text, "expect").unwrap_or_else(|| panic!("{name} states no expectation"));
         let mut limits = Limits {
             // Only what nothing else stops is worth waiting for, and not for long.
-            cpu_time: Duration::from_millis(if expected == "cpu_time" { 60 } else { 1_500 }),
+            cpu_time: Duration::from_millis(match expected {
+                "cpu_time" => 60,
+                either if either.contains("cpu_time") => 500,
+                _ => 1_500,
+            }),
             max_memory_bytes: 32 << 20,
             max_host_calls: 200,
             ..Limits::default()
