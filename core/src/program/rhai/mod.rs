@@ -20,7 +20,7 @@ use crate::program::{
 };
 use call::{Call, panic_message, truncated};
 use convert::{Caps, to_value};
-pub use surface::install_script;
+pub use surface::{install_script, prepare_script};
 use surface::OutcomeHandle;
 
 mod call;
