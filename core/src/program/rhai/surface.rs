@@ -158,7 +158,7 @@ pub fn install_script(engine: &mut Engine, host: Arc<dyn Host>) -> Result<(), St
 ///
 /// When a function of the script cannot be wrapped; the message says why.
 pub fn prepare_script(ast: &AST) -> Result<AST, String> {
-    rewrite::rewrite(ast, Guards::Off)
+    rewrite::rewrite(ast, Guards::Off).map_err(|unfit| unfit.to_string())
 }
 
 /// What a program and a script have in common.
