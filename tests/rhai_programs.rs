@@ -326,6 +326,12 @@ fn the_context_is_live() {
     );
     assert_eq!(value(run("context.get(\"value\")")), 1.into());
     assert!(raised(run("context.forbidden = 1")).contains("`forbidden` is refused"));
+    let named = map(r#"{"unit": "m", "value": 9}"#);
+    let run = |code: &str| run_on(&executor, code, &[], &named, &host);
+    assert_eq!(value(run("context.mixin(kwargs); context.unit")), "m".into());
+    assert_eq!(value(run("agent.remember(kwargs); context.value")), 9.into());
+    assert_eq!(value(run("agent.delegate(\"c\", kwargs).m(kwargs).value.args[0].unit")), "m".into());
+    assert_eq!(host.asked().iter().filter(|asked| asked.starts_with("remember")).count(), 1);
 }
 
 #[test]
