@@ -326,6 +326,12 @@ fn the_context_is_live() {
     );
     assert_eq!(value(run("context.get(\"value\")")), 1.into());
     assert!(raised(run("context.forbidden = 1")).contains("`forbidden` is refused"));
+    let named = map(r#"{"unit": "m", "value": 9}"#);
+    let run = |code: &str| run_on(&executor, code, &[], &named, &host);
+    assert_eq!(value(run("context.mixin(kwargs); context.unit")), "m".into());
+    assert_eq!(value(run("agent.remember(kwargs); context.value")), 9.into());
+    assert_eq!(value(run("agent.delegate(\"c\", kwargs).m(kwargs).value.args[0].unit")), "m".into());
+    assert_eq!(host.asked().iter().filter(|asked| asked.starts_with("remember")).count(), 1);
 }
 
 #[test]
@@ -914,8 +920,8 @@ fn steps_and_depth_are_the_same_on_every_stack() {
     let results = results.into_inner();
     assert_eq!(results[0], results[1]);
     assert_eq!(results[0][0].1, Ok(Returned::Value(150.into())));
-    for index in 1..4 {
-        assert_eq!(results[0][index].1, Err(ProgramFailure::CallDepth), "{index}");
+    for (_, result) in &results[0][1..4] {
+        assert_eq!(*result, Err(ProgramFailure::CallDepth));
     }
 }
 
@@ -1028,6 +1034,81 @@ mod round_trip {
         }
     }
 
+    const PIECES: [&str; 72] = [
+        "let a = ",
+        "let b = ",
+        "a",
+        "b",
+        "1",
+        "2.5",
+        "\"s\"",
+        "`${a}`",
+        "[",
+        "]",
+        "#{",
+        "}",
+        "x: ",
+        ", ",
+        "(",
+        ")",
+        ";",
+        "\n",
+        " = ",
+        " += ",
+        " == ",
+        " + ",
+        " - ",
+        " && ",
+        " ?? ",
+        "!",
+        "-",
+        ".",
+        ".x",
+        ".a",
+        "[0]",
+        "[-1]",
+        ".len()",
+        ".map(",
+        ".push(",
+        ".filter(",
+        ".call(",
+        ".insert(0, ",
+        "|x| ",
+        "|| ",
+        "x",
+        "this",
+        "fn f(x) { ",
+        "fn g() { ",
+        "{ ",
+        " }",
+        "if ",
+        " else ",
+        "for x in ",
+        "while ",
+        "loop { ",
+        "break;",
+        "return ",
+        "throw ",
+        "try { ",
+        " catch (e) { ",
+        "switch ",
+        " => ",
+        "_",
+        "args",
+        "kwargs",
+        "context",
+        "agent",
+        "tools",
+        "history",
+        ".delegate(\"c\")",
+        ".m(",
+        "Outcome::ok(",
+        "json::encode(",
+        "f(",
+        "print(",
+        "Fn(\"f\")",
+    ];
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
@@ -1058,6 +1139,23 @@ mod round_trip {
             prop_assert!(same(&stored["copy"], &given));
         }
 
+        /// Whatever a model puts together: it parses or it does not, and it ends, and nothing in it is our fault.
+        #[test]
+        fn any_program_ends(pieces in prop::collection::vec(0..PIECES.len(), 1..24)) {
+            let text: String = pieces.iter().map(|index| PIECES[*index]).collect();
+            let limits = Limits { cpu_time: Duration::from_millis(50), ..Limits::default() };
+            let executor = RhaiExecutor::new();
+            if let Ok(program) = executor.compile(&text, &limits) {
+                let cancel = CancelToken::default();
+                let bounds = Bounds { limits: &limits, deadline: None, cancel: &cancel };
+                let (args, kwargs) = (list("[[1, [2]], 3]"), map(r#"{"a": [1]}"#));
+                let arguments = Arguments { args: &args, kwargs: &kwargs };
+                let host = TestHost::with([("a", json("[1, {\"b\": 2}]"))]);
+                let result = executor.execute(&program, arguments, &host, &bounds).result;
+                prop_assert!(!matches!(result, Err(ProgramFailure::Internal { .. })), "{text}: {result:?}");
+            }
+        }
+
         /// Whatever text a model sends: it parses or it does not, and it ends.
         #[test]
         fn any_text_ends(text in "[a-c(){}\\[\\]#:;,.|&+*=<>!\"'`$ 0-9\\n]{0,80}") {
@@ -1085,6 +1183,22 @@ fn numbers_without_a_json_form_come_in_and_never_go_out() {
     assert!(raised(run("context.x = args[0]")).contains("`context.x` is refused: $: NaN"));
     let message = "`context.x` is refused: $[0]: NaN has no JSON form".to_owned();
     assert_eq!(run("context.x = [args[0]]; 1").result, Err(ProgramFailure::Refused { message }));
+}
+
+/// What people write without thinking of it as nesting.
+#[test]
+fn long_chains_compile() {
+    let branches: String = (0..30).map(|n| format!(" else if x == {n} {{ \"{n}\" }}")).collect();
+    check(&format!("let x = 29; if x < 0 {{ () }}{branches}"), "[]", "{}", "\"29\"");
+    let cases: String = (0..500).map(|n| format!("{n} => {}, ", n * 2)).collect();
+    check(&format!("switch 400 {{ {cases} _ => () }}"), "[]", "{}", "800");
+    check(
+        &format!("fn f(x) {{ for i in 0..1 {{ if x {{ return 0{}; }} }} }} f(true)", " + 1".repeat(60)),
+        "[]",
+        "{}",
+        "60",
+    );
+    check(&format!("[{}].len()", "1,".repeat(5_000)), "[]", "{}", "5000");
 }
 
 /// Sources that attack the parser: each is refused or runs, and nothing overflows.

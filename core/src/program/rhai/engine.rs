@@ -16,8 +16,12 @@ use super::surface::Reach;
 use super::{everyday, meter, nesting, rewrite, surface, text};
 use crate::program::Limits;
 
-/// Nesting of expressions and blocks in a program's text.
-const MAX_EXPRESSION_DEPTH: usize = 64;
+/// Nesting of expressions and blocks in a program's text. Rhai counts every further term of a chain (`a + b + c`,
+/// `else if`) as one level more.
+const MAX_EXPRESSION_DEPTH: usize = 128;
+
+/// The most calls inside calls, whatever the limits say: what a program can reach through `this` grows with it.
+const MAX_CALL_DEPTH: usize = 256;
 
 /// Variables alive in one function.
 const MAX_VARIABLES: usize = 1_000;

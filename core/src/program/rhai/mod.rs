@@ -133,7 +133,8 @@ fn parse(code: &str) -> Result<AST, CompileError> {
         message: truncated(&error.to_string(), MAX_MESSAGE_BYTES).to_owned(),
         line: line(error.position()),
     })?;
-    rewrite::rewrite(&ast, rewrite::Guards::On).map_err(|message| CompileError { message, line: None })
+    rewrite::rewrite(&ast, rewrite::Guards::On)
+        .map_err(|unfit| CompileError { message: unfit.to_string(), line: line(unfit.position()) })
 }
 
 fn line(position: Position) -> Option<u32> {

@@ -228,7 +228,7 @@ pub(super) fn pieces<'t>(text: &str, pieces: impl Iterator<Item = &'t str>) -> N
     let mut array = Array::new();
     for piece in pieces {
         array.push(piece.into());
-        if array.len() % 4096 == 0 {
+        if array.len().is_multiple_of(4096) {
             reserve(4096 * PIECE)?;
         }
     }

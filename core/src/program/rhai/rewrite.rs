@@ -10,6 +10,7 @@
 //! stay as the program's author wrote them. Nothing is evaluated here.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use rhai::{
@@ -25,6 +26,9 @@ pub(super) const CALL: &str = "cadenza_call";
 
 /// The most arguments of such a call; with more it stays what it is in Rhai.
 pub(super) const MAX_CALL_ARGUMENTS: usize = 16;
+
+/// The most arguments of any call in a program.
+const MAX_ARGUMENTS: usize = 64;
 
 /// The name of the agents' type, in messages and for methods.
 pub(super) const AGENT: &str = "Agent";
@@ -120,8 +124,38 @@ pub(super) enum Guards {
     Off,
 }
 
-/// The rewritten program. `Err` only when our own wrapper does not parse.
-pub(super) fn rewrite(ast: &AST, guards: Guards) -> Result<AST, String> {
+/// Why a program is not rewritten.
+#[derive(Debug)]
+pub(super) enum Unfit {
+    /// Rhai looks a call up by the types of its arguments in exponentially many ways.
+    TooManyArguments { count: usize, at: Position },
+    /// Our own wrapper does not parse: our fault.
+    Wrapper(String),
+}
+
+impl Unfit {
+    /// Where, when known.
+    pub(super) fn position(&self) -> Position {
+        match self {
+            Self::TooManyArguments { at, .. } => *at,
+            Self::Wrapper(_) => Position::NONE,
+        }
+    }
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooManyArguments { count, at } => {
+                write!(formatter, "a call has {count} arguments; at most {MAX_ARGUMENTS} are allowed ({at})")
+            }
+            Self::Wrapper(message) => formatter.write_str(message),
+        }
+    }
+}
+
+/// The rewritten program.
+pub(super) fn rewrite(ast: &AST, guards: Guards) -> Result<AST, Unfit> {
     let mut captured = BTreeSet::new();
     ast.walk(&mut |path: &[ASTNode]| {
         if let Some(ASTNode::Stmt(Stmt::Share(variables))) = path.last() {
@@ -129,7 +163,7 @@ pub(super) fn rewrite(ast: &AST, guards: Guards) -> Result<AST, String> {
         }
         true
     });
-    let mut pass = Pass { guards, captured, this: false, changed: false };
+    let mut pass = Pass { guards, captured, this: false, changed: false, unfit: None };
 
     let mut statements = ast.statements().to_vec();
     statements.iter_mut().for_each(|statement| pass.statement(statement));
@@ -152,8 +186,11 @@ pub(super) fn rewrite(ast: &AST, guards: Guards) -> Result<AST, String> {
         }
     }
 
+    if let Some(unfit) = pass.unfit {
+        return Err(unfit);
+    }
     let mut module = Module::new();
-    kept.into_iter().chain(wrap_bodies(changed)?).for_each(|function| {
+    kept.into_iter().chain(wrap_bodies(changed).map_err(Unfit::Wrapper)?).for_each(|function| {
         module.set_script_fn(function);
     });
     Ok(AST::new(statements, module))
@@ -254,6 +291,8 @@ struct Pass {
     this: bool,
     /// The current function was changed.
     changed: bool,
+    /// The first thing that does not do.
+    unfit: Option<Unfit>,
 }
 
 impl Pass {
@@ -285,7 +324,7 @@ impl Pass {
             Stmt::Var(parts, _, _) => self.expression(&mut parts.1),
             Stmt::Assignment(parts) => self.assignment(&mut parts.1),
             Stmt::FnCall(call, position) => {
-                self.arguments(call);
+                self.arguments(call, *position);
                 // The last statement of a function is its value.
                 if BUILDERS.contains(&call.name.as_str()) {
                     let mut value = Expr::FnCall(call.clone(), *position);
@@ -305,7 +344,10 @@ impl Pass {
     /// `left = right`, and every `left += right`.
     fn assignment(&mut self, sides: &mut BinaryExpr) {
         if let Expr::Dot(place, _, _) | Expr::Index(place, _, _) = &mut sides.lhs {
-            self.chain(place);
+            // What is assigned to stays a place: nothing may be put around it or its first element.
+            let captured = self.is_captured(Some(&place.lhs));
+            self.this |= matches!(place.lhs, Expr::ThisPtr(_));
+            self.link(&mut place.rhs, captured);
         }
         self.this |= matches!(sides.lhs, Expr::ThisPtr(_));
         self.expression(&mut sides.rhs);
@@ -346,14 +388,15 @@ impl Pass {
                 parts.iter_mut().for_each(|part| self.expression(part));
             }
             Expr::Stmt(block) => self.block(block),
-            Expr::FnCall(call, _) => {
-                self.arguments(call);
+            Expr::FnCall(call, position) => {
+                self.arguments(call, *position);
                 if call.name == CURRY || BUILDERS.contains(&call.name.as_str()) {
                     self.guard(expression, GUARD);
                 }
             }
             Expr::Dot(sides, _, _) | Expr::Index(sides, _, _) => {
-                if self.chain(sides) {
+                let builds = self.chain(sides);
+                if builds {
                     self.guard(expression, GUARD);
                 }
             }
@@ -375,8 +418,8 @@ impl Pass {
     /// What follows the first element of a chain.
     fn link(&mut self, link: &mut Expr, captured: bool) -> bool {
         match link {
-            Expr::MethodCall(call, _) => {
-                self.arguments(call);
+            Expr::MethodCall(call, position) => {
+                self.arguments(call, *position);
                 if call.name == "call"
                     && let Some(hashes) = call_hashes(call.args.len())
                 {
@@ -409,7 +452,11 @@ impl Pass {
         }
     }
 
-    fn arguments(&mut self, call: &mut FnCallExpr) {
+    fn arguments(&mut self, call: &mut FnCallExpr, at: Position) {
+        let count = call.args.len();
+        if count > MAX_ARGUMENTS && self.guards == Guards::On {
+            self.unfit.get_or_insert(Unfit::TooManyArguments { count, at });
+        }
         call.args.iter_mut().for_each(|argument| self.expression(argument));
         // `push(list, item)` is `list.push(item)`.
         if KEEPERS.contains(&call.name.as_str()) && self.is_captured(call.args.first()) {

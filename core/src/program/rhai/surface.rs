@@ -158,7 +158,7 @@ pub fn install_script(engine: &mut Engine, host: Arc<dyn Host>) -> Result<(), St
 ///
 /// When a function of the script cannot be wrapped; the message says why.
 pub fn prepare_script(ast: &AST) -> Result<AST, String> {
-    rewrite::rewrite(ast, Guards::Off)
+    rewrite::rewrite(ast, Guards::Off).map_err(|unfit| unfit.to_string())
 }
 
 /// What a program and a script have in common.
@@ -251,10 +251,10 @@ pub(super) fn resolve(name: &str, context: &EvalContext) -> Native<Option<Dynami
 pub(super) fn on_missing(engine: &mut Engine) {
     engine.on_missing_function(|name, arguments, is_method, mut context| {
         let Some((object, rest)) = arguments.split_first_mut() else { return Ok(None) };
-        if is_method && let Some(agent) = object.read_lock::<AgentHandle>().map(|agent| agent.clone()) {
-            if AGENT_METHODS.contains(&name) {
-                return Ok(None);
-            }
+        if is_method
+            && !AGENT_METHODS.contains(&name)
+            && let Some(agent) = object.read_lock::<AgentHandle>().map(|agent| agent.clone())
+        {
             let values: Vec<Dynamic> = rest.iter_mut().map(|value| value.take().flatten()).collect();
             return agent.dynamic(name, &values).map(Some);
         }
@@ -273,12 +273,14 @@ fn as_plain_values(
     is_method: bool,
     context: &mut EvalContext,
 ) -> Native<Option<Dynamic>> {
-    let view = arguments[0].read_lock::<ContextView>().map(|view| view.clone());
-    if view.is_some() && CONTEXT_METHODS.contains(&name) {
-        return Ok(None);
+    let mut view = arguments[0].read_lock::<ContextView>().map(|view| view.clone());
+    let answers_itself = view.is_some() && CONTEXT_METHODS.contains(&name);
+    if answers_itself {
+        view = None;
     }
     let mut any = false;
-    for argument in arguments.iter_mut() {
+    // A function that was found and failed has taken its arguments: no view is left, and nothing is done twice.
+    for argument in arguments.iter_mut().skip(usize::from(answers_itself)) {
         let plain = if argument.is::<ArgsView>() {
             ArgsView::all()?
         } else if argument.is::<KwargsView>() {
@@ -295,15 +297,15 @@ fn as_plain_values(
         return Ok(None);
     }
     let before = view.as_ref().map(|_| arguments[0].clone());
-    let result = context.call_fn_raw(name, true, is_method, arguments)?.flatten();
+    let result = context.call_fn_raw(name, true, is_method, arguments).map(Dynamic::flatten);
     if let (Some(view), Some(before)) = (view, before) {
-        // The method may have changed what it believed to be the context itself.
-        if let (Ok(before), Ok(after)) = (before.as_map_ref(), arguments[0].as_map_ref()) {
+        let after = std::mem::replace(arguments[0], Dynamic::from(view.clone()));
+        // The method may have changed what it believed to be the context itself; if it failed, nothing happened.
+        if let (Ok(_), Ok(before), Ok(after)) = (&result, before.as_map_ref(), after.as_map_ref()) {
             view.replace(&before, &after)?;
         }
-        *arguments[0] = Dynamic::from(view);
     }
-    Ok(Some(result))
+    result.map(Some)
 }
 
 impl AgentHandle {
@@ -457,7 +459,7 @@ fn role_of(agent: &AgentHandle) -> Native<String> {
 }
 
 /// Functions that the context answers itself; anything else is done on a plain map and written back.
-const CONTEXT_METHODS: [&str; 12] = [
+const CONTEXT_METHODS: [&str; 13] = [
     "get",
     "set",
     "contains",
@@ -470,6 +472,7 @@ const CONTEXT_METHODS: [&str; 12] = [
     "mixin",
     "fill_with",
     "to_string",
+    "+=",
 ];
 
 fn register_context(module: &mut Module) {

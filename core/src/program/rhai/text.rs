@@ -94,7 +94,7 @@ impl Render<'_> {
 
     fn item(&mut self, item: &mut Dynamic) -> Native<()> {
         self.items += 1;
-        if self.items % ITEMS_PER_STEP == 0 && Call::step().is_some() {
+        if self.items.is_multiple_of(ITEMS_PER_STEP) && Call::step().is_some() {
             return Err(terminated());
         }
         if let Ok(number) = item.as_int() {
