@@ -16,6 +16,8 @@ pub struct ScenarioResult {
     pub failure: Option<String>,
     /// What a reader should know although it passed, such as an overrun plan.
     pub note: Option<String>,
+    /// The lines of its world's log. Not part of the report.
+    pub log: Vec<String>,
 }
 
 /// The outcome of a run.

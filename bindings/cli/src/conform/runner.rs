@@ -22,14 +22,16 @@ use super::surface::{Seen, Surface, World};
 /// Runs one scenario. Whatever goes wrong in it is its failure, never the end of the run.
 pub fn run(scenario: &Scenario, programs: &Programs, surface: &dyn Surface, language: Language) -> ScenarioResult {
     let id = scenario.id.clone();
+    let log = Arc::new(CapturedLog::default());
     let ran = match &scenario.body {
         Err(fault) => Err(fault.to_string()),
-        Ok(body) => catch_unwind(AssertUnwindSafe(|| run_body(body, programs, surface, language)))
+        Ok(body) => catch_unwind(AssertUnwindSafe(|| run_body(body, programs, surface, language, &log)))
             .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_words(&*panic)))),
     };
+    let log = std::mem::take(&mut *log.lines.lock());
     match ran {
-        Ok(note) => ScenarioResult { id, failure: None, note },
-        Err(failure) => ScenarioResult { id, failure: Some(failure), note: None },
+        Ok(note) => ScenarioResult { id, failure: None, note, log },
+        Err(failure) => ScenarioResult { id, failure: Some(failure), note: None, log },
     }
 }
 
@@ -44,6 +46,7 @@ fn run_body(
     programs: &Programs,
     surface: &dyn Surface,
     language: Language,
+    log: &Arc<CapturedLog>,
 ) -> Result<Option<String>, String> {
     let story = match body {
         Body::Agent(story) => story,
@@ -54,13 +57,12 @@ fn run_body(
         None => stub::planless(),
     };
     let model = Arc::new(model);
-    let log = Arc::new(CapturedLog::default());
     let runtime = fresh_runtime(surface.runtime(), model.clone(), log.clone(), language)?;
     let world = surface.world(runtime)?;
     let mut run = Run {
         story,
         model,
-        log,
+        log: log.clone(),
         world,
         language,
         roles: BTreeMap::new(),

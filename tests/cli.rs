@@ -1,0 +1,416 @@
+//! The command `cadenza` on real files, as a person runs it: what it prints and the exit code (product.md section 7, X11).
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A folder of its own, with nothing configured around it.
+struct World(tempfile::TempDir);
+
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl World {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> &Self {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+        self
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cadenza"));
+        command.args(arguments).current_dir(self.0.path()).env_clear().stdin(Stdio::null());
+        for (name, folder) in [("HOME", ""), ("XDG_STATE_HOME", "state"), ("XDG_CONFIG_HOME", "config")] {
+            command.env(name, self.path(folder));
+        }
+        if let Some(path) = std::env::var_os("PATH") {
+            command.env("PATH", path);
+        }
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        finished(self.command(arguments))
+    }
+
+    fn piped(&self, arguments: &[&str], input: &str) -> Ran {
+        let mut command = self.command(arguments);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        ran(child.wait_with_output().unwrap())
+    }
+}
+
+fn finished(mut command: Command) -> Ran {
+    ran(command.output().unwrap())
+}
+
+fn ran(output: std::process::Output) -> Ran {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ran { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+/// Checks the exit code and what the output must contain; on standard output for 0, else on standard error.
+fn check(ran: &Ran, code: i32, parts: &[&str]) {
+    let text = if code == 0 { &ran.out } else { &ran.err };
+    assert_eq!(ran.code, Some(code), "out: {}\nerr: {}", ran.out, ran.err);
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+}
+
+fn checkout(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    path.canonicalize().unwrap().display().to_string()
+}
+
+#[test]
+fn run_gives_a_script_its_arguments_and_prints_what_it_prints() {
+    let world = World::new();
+    world.write("a.lua", "print(arg[0], #arg, ..., Agent.for_role('calculator'):add(2, 3).value)");
+    world.write("a.rhai", "print(args); print(Agent::for_role(\"calculator\").add(2, 3).value);");
+    let ran = world.run(&["run", "a.lua", "x", "--flag"]);
+    check(&ran, 0, &[]);
+    assert_eq!(ran.out, "a.lua\t2\tx\t5\n");
+    let ran = world.run(&["run", "a.rhai", "x", "--flag"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "[\"x\", \"--flag\"]\n5\n"), "{}", ran.err);
+}
+
+#[test]
+fn x11_run_tells_failed_scripts_from_scripts_that_are_not_there() {
+    let world = World::new();
+    world.write("boom.lua", "local x = 1\nerror('boom')").write("syntax.rhai", "let x = ;");
+    check(&world.run(&["run", "boom.lua"]), 1, &["boom.lua:2: boom"]);
+    check(&world.run(&["run", "syntax.rhai"]), 1, &["syntax.rhai:1:9: "]);
+    check(&world.run(&["run", "missing.lua"]), 4, &["missing.lua: No such file"]);
+    check(&world.run(&["run", "a.py"]), 4, &["a.py: a script's name ends in .lua, .luau or .rhai"]);
+    check(&world.run(&["run"]), 4, &["<FILE>"]);
+}
+
+#[test]
+fn call_reads_json_where_it_parses_and_prints_the_value_alone() {
+    let world = World::new();
+    for (arguments, out) in [
+        (vec!["call", "calculator", "add", "2", "3"], "5\n"),
+        (vec!["call", "calculator", "add", "-2", "0.5"], "-1.5\n"),
+        (vec!["call", "calculator", "add", "3", "--set", "memory=5"], "8\n"),
+        (vec!["call", "calculator", "round", "3.14159", "--kw", "digits=2"], "3.14\n"),
+        (vec!["call", "calculator", "sum", "[1, 2, 3]", "--language", "rhai"], "6\n"),
+        (vec!["call", "text", "upper", "abc"], "ABC\n"),
+    ] {
+        let ran = world.run(&arguments);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(0), out), "{arguments:?}: {}", ran.err);
+    }
+    let ran = world.run(&["call", "calculator", "add", "2", "3", "--json"]);
+    let envelope: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((&envelope["status"], &envelope["value"]), (&"ok".into(), &5.into()));
+    assert_eq!(envelope["metadata"]["source"], "library");
+}
+
+#[test]
+fn x11_call_says_by_its_exit_code_how_it_ended() {
+    let world = World::new();
+    check(&world.run(&["call", "calculator", "divide", "1", "0"]), 1, &["error: division_by_zero: "]);
+    check(&world.run(&["call", "calculator", "divide", "1", "0", "--json"]), 1, &[]);
+    check(&world.run(&["call", "calculator"]), 4, &["<METHOD>"]);
+    check(&world.run(&["call", "calculator", "add", "--kw", "nothing"]), 4, &["--kw takes NAME=VALUE, got \"nothing\""]);
+    check(&world.run(&["call", "calculator", "_private"]), 4, &["names that begin with `_` are never dynamic"]);
+    check(&world.run(&["call", "", "add"]), 4, &["a role is 1 to 1024 bytes"]);
+    // Nobody listens on port 1.
+    let refused = ["call", "x", "y", "--model", "openai-compatible:m", "--base-url", "http://127.0.0.1:1/v1"];
+    let ran = world.run(&refused);
+    assert!(matches!(ran.code, Some(1 | 3)), "{:?} {}", ran.code, ran.err);
+    assert!(ran.err.contains("error: provider: "), "{}", ran.err);
+}
+
+#[test]
+fn unknown_commands_and_options_come_with_suggestions() {
+    let world = World::new();
+    check(&world.run(&["confrom"]), 4, &["unrecognized subcommand 'confrom'", "'conform'"]);
+    check(&world.run(&["call", "a", "b", "--modle", "x"]), 4, &["'--modle'", "'--model'"]);
+    let unknown = "--option max_cals: unknown option \"max_cals\"; did you mean \"max_calls\"?";
+    check(&world.run(&["call", "a", "b", "-o", "max_cals=1"]), 4, &[unknown]);
+    check(&world.run(&["call", "a", "b", "-o", "max_calls=0"]), 4, &["expected a whole number from 1"]);
+    check(&world.run(&["call", "a", "b", "--language", "ruby"]), 4, &["--language: option \"language\": expected \"lua\""]);
+    check(&world.run(&["call", "a", "b", "--model", "opnai:x"]), 4, &["--model: ", "`openai`"]);
+    check(&world.run(&[]), 4, &["Usage: cadenza"]);
+    for later in ["replay", "verify", "policy", "lock", "eval", "eject"] {
+        check(&world.run(&[later]), 4, &["unrecognized subcommand"]);
+    }
+    check(&world.run(&["--help"]), 0, &["run", "call", "repl", "conform", "calls", "show", "tail", "programs", "config"]);
+    check(&world.run(&["--version"]), 0, &[env!("CARGO_PKG_VERSION")]);
+}
+
+#[test]
+fn kc_cf2_configuration_comes_from_flag_environment_file_default_in_this_order() {
+    let world = World::new();
+    world.write("cadenza.toml", "max_calls = 7\nmax_delegation_depth = 3\nnamespace = \"ours\"\n");
+    let mut command = world.command(&["config", "--json", "-o", "max_calls=9", "--model", "library"]);
+    command.env("CADENZA_MAX_DELEGATION_DEPTH", "4").env("CADENZA_API_KEY", "sk-very-secret");
+    let ran = finished(command);
+    check(&ran, 0, &[]);
+    assert!(!ran.out.contains("sk-very-secret") && !ran.err.contains("sk-very-secret"));
+    let config: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(config["file"], "cadenza.toml");
+    for (name, value, origin) in [
+        ("max_calls", serde_json::json!(9), "--option max_calls"),
+        ("max_delegation_depth", 4.into(), "environment CADENZA_MAX_DELEGATION_DEPTH"),
+        ("namespace", "ours".into(), "cadenza.toml:3"),
+        ("call_timeout_seconds", 300.0.into(), "default"),
+        ("api_key", "***".into(), "environment CADENZA_API_KEY"),
+        ("model", "library".into(), "--model"),
+    ] {
+        assert_eq!(config["options"][name], serde_json::json!({ "value": value, "origin": origin }), "{name}");
+    }
+    check(&world.run(&["config"]), 0, &["configuration file: cadenza.toml", "max_calls", "cadenza.toml:1"]);
+}
+
+#[test]
+fn a_broken_configuration_file_is_refused_with_file_and_line() {
+    let world = World::new();
+    for (text, expected) in [
+        ("debug = true\nmax_calls =\n", "cadenza.toml:2:12: "),
+        ("\n\nmax_cals = 3\n", "cadenza.toml:3: unknown option \"max_cals\"; did you mean \"max_calls\"?"),
+        ("language = 7\n", "cadenza.toml:1: option \"language\": expected \"lua\" or \"rhai\", got 7"),
+    ] {
+        world.write("cadenza.toml", text);
+        for arguments in [vec!["config"], vec!["call", "calculator", "add", "1"]] {
+            check(&world.run(&arguments), 4, &[expected]);
+        }
+    }
+    let mut command = world.command(&["config"]);
+    command.env("CADENZA_CONFIG", "/nonexistent/c.toml");
+    check(&finished(command), 4, &["configuration file /nonexistent/c.toml: "]);
+    std::fs::remove_file(world.path("cadenza.toml")).unwrap();
+    world.write("config/cadenza/config.toml", "max_calls = 11\n");
+    check(&world.run(&["config"]), 0, &["config/cadenza/config.toml:1"]);
+}
+
+#[test]
+fn calls_show_tail_and_programs_read_a_log() {
+    let world = World::new();
+    let script = r#"
+        local calc = Agent.for_role("calculator", { log = "calls.jsonl" })
+        calc:add(2, 3)
+        calc:divide(1, 0)
+        calc:add(20, 30)
+    "#;
+    world.write("a.lua", script);
+    check(&world.run(&["run", "a.lua"]), 0, &[]);
+    let log = std::fs::read_to_string(world.path("calls.jsonl")).unwrap();
+    let entries: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(entries.len(), 3);
+    assert!(entries.iter().all(|entry| entry["runtime"] == "cadenza-lua"));
+
+    let ran = world.run(&["calls", "calls.jsonl"]);
+    check(&ran, 0, &["calculator.add(2, 3)  ok", "calculator.divide(1, 0)  division_by_zero", "library lua", "reused lua"]);
+    assert!(!ran.out.contains('\u{1b}'), "no colours where there is no terminal");
+    let ran = world.run(&["calls", "calls.jsonl", "--failed"]);
+    assert_eq!(ran.out.lines().count(), 1, "{}", ran.out);
+    assert_eq!(world.run(&["calls", "calls.jsonl", "--json"]).out.lines().count(), 3);
+
+    let id = entries[1]["call_id"].as_str().unwrap();
+    check(&world.run(&["show", id, "calls.jsonl"]), 0, &[id, "calculator.divide(1, 0)", "program", "return"]);
+    check(&world.run(&["show", "last", "calls.jsonl", "--color", "always"]), 0, &["\u{1b}[35mreturn\u{1b}[0m"]);
+    let mut command = world.command(&["show", "last", "calls.jsonl"]);
+    command.env("NO_COLOR", "1");
+    assert!(!finished(command).out.contains('\u{1b}'));
+    check(&world.run(&["show", "zzz", "calls.jsonl"]), 4, &["calls.jsonl: no call \"zzz\""]);
+
+    let ran = world.run(&["tail", "calls.jsonl", "-n", "2"]);
+    assert_eq!(ran.out.lines().count(), 2, "{}", ran.out);
+    check(&ran, 0, &["calculator.divide(1, 0)", "calculator.add(20, 30)"]);
+    check(&world.run(&["programs", "calls.jsonl"]), 0, &["calculator.add", "2 calls, 0 failed", "calculator.divide"]);
+    check(&world.run(&["programs", "--library", "--role", "calculator"]), 0, &["calculator.add  rhai by library"]);
+
+    // A line that was cut off while it was written is told and passed over.
+    world.write("cut.jsonl", &format!("{}\n{{\"call_id\":", log.lines().next().unwrap()));
+    let ran = world.run(&["calls", "cut.jsonl"]);
+    check(&ran, 0, &["calculator.add(2, 3)"]);
+    assert!(ran.err.contains("cut.jsonl: 1 unreadable line(s), the first is line 2"), "{}", ran.err);
+    for command in ["calls", "tail", "programs"] {
+        check(&world.run(&[command, "missing.jsonl"]), 4, &["missing.jsonl: No such file"]);
+    }
+    check(&world.run(&["calls"]), 4, &["state/cadenza/calls.jsonl"]);
+}
+
+#[test]
+fn the_configured_log_is_the_one_that_is_shown() {
+    let world = World::new();
+    world.write("cadenza.toml", "log = \"here.jsonl\"\n");
+    check(&world.run(&["call", "calculator", "add", "1", "2"]), 0, &["3"]);
+    check(&world.run(&["calls"]), 0, &["calculator.add(1, 2)  ok"]);
+    let world = World::new();
+    check(&world.run(&["call", "calculator", "add", "1", "2", "--log", "true"]), 0, &["3"]);
+    check(&world.run(&["tail"]), 0, &["calculator.add(1, 2)  ok"]);
+}
+
+#[test]
+fn tail_follows_a_log() {
+    let world = World::new();
+    check(&world.run(&["call", "calculator", "add", "1", "2", "--log", "log.jsonl"]), 0, &["3"]);
+    let mut command = world.command(&["tail", "log.jsonl", "-f"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    check(&world.run(&["call", "calculator", "add", "30", "40", "--log", "log.jsonl"]), 0, &["70"]);
+    let mut out = child.stdout.take().unwrap();
+    let mut text = Vec::new();
+    let started = Instant::now();
+    while !String::from_utf8_lossy(&text).contains("add(30, 40)") && started.elapsed() < Duration::from_secs(20) {
+        let mut bytes = [0; 256];
+        let read = out.read(&mut bytes).unwrap();
+        text.extend_from_slice(&bytes[..read]);
+    }
+    interrupt(&child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(String::from_utf8_lossy(&text).contains("add(30, 40)"));
+}
+
+fn interrupt(child: &std::process::Child) {
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn kc_e5_ctrl_c_ends_a_waiting_call_and_logs_it() {
+    // A server that takes the request and never answers.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (asked, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let connections: Vec<_> = listener
+            .incoming()
+            .take(2)
+            .filter_map(|stream| {
+                let mut stream = stream.ok()?;
+                let mut bytes = [0; 1024];
+                if stream.read(&mut bytes).ok()? > 0 {
+                    asked.send(()).ok()?;
+                }
+                Some(stream)
+            })
+            .collect();
+        std::thread::sleep(Duration::from_secs(60));
+        drop(connections);
+    });
+    let world = World::new();
+    world.write("a.lua", "local o = Agent.for_role('oracle'):answer() print('not reached', o.ok)");
+    let url = format!("http://{address}/v1");
+    let model = ["--model", "openai-compatible:slow", "--base-url", &url, "--log", "log.jsonl"];
+    for head in [vec!["call", "oracle", "answer"], vec!["run"]] {
+        let mut arguments = head.clone();
+        arguments.extend(model);
+        if head == ["run"] {
+            arguments.push("a.lua");
+        }
+        let mut command = world.command(&arguments);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait.recv_timeout(Duration::from_secs(20)).unwrap();
+        let started = Instant::now();
+        interrupt(&child);
+        let ran = ran(child.wait_with_output().unwrap());
+        assert_eq!(ran.code, Some(130), "{arguments:?}: {} {}", ran.out, ran.err);
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        assert!(!ran.out.contains("not reached"));
+    }
+    let log = std::fs::read_to_string(world.path("log.jsonl")).unwrap();
+    assert_eq!(log.lines().filter(|line| line.contains("\"interrupted\"")).count(), 2, "{log}");
+}
+
+#[test]
+fn kc_e5_ctrl_c_ends_a_scripts_own_loop() {
+    let world = World::new();
+    world.write("a.lua", "print('begun') while true do end").write("a.rhai", "print(\"begun\"); loop { }");
+    for script in ["a.lua", "a.rhai"] {
+        let mut child = world.command(&["run", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut bytes = [0; 5];
+        child.stdout.take().unwrap().read_exact(&mut bytes).unwrap();
+        interrupt(&child);
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{script}");
+    }
+}
+
+#[test]
+fn repl_reads_from_a_pipe_and_tells_failures_by_its_exit_code() {
+    let world = World::new();
+    let input = "local calc = Agent.for_role('calculator')\ncalc:add(\n  2, 3)\ncalc:add(4, 5).value\n:calls\n:quit\nnot reached\n";
+    let ran = world.piped(&["repl"], input);
+    check(&ran, 0, &["Outcome(ok, 5)\n9\n", "calculator.add(2, 3)  ok", "reused lua"]);
+    let ran = world.piped(&["repl", "--language", "rhai"], "let x = 40;\nx + 2\nthrow \"boom\"\n\"still here\"\n");
+    assert_eq!(ran.out, "42\n\"still here\"\n", "{}", ran.err);
+    check(&ran, 1, &["input:1:1: boom"]);
+    check(&world.piped(&["repl"], "function f()\n"), 1, &["the last input is not complete"]);
+}
+
+#[test]
+fn conform_reports_as_text_and_as_json() {
+    let world = World::new();
+    let plain = checkout("scenarios/agent/plain.yaml");
+    for runtime in ["rust", "lua", "rhai"] {
+        let ran = world.run(&["conform", &plain, "--runtime", runtime, "--language", "rhai", "--json"]);
+        check(&ran, 0, &[]);
+        let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!(report["runtime"], runtime);
+        assert_eq!((&report["language"], &report["contract_version"]), (&"rhai".into(), &1.into()));
+        assert_eq!(report["failed"], 0);
+        let results = report["results"].as_array().unwrap();
+        assert_eq!(report["passed"], results.len());
+        assert!(results.iter().all(|result| result["status"] == "pass" && result.get("detail").is_none()));
+    }
+    check(&world.run(&["conform", &plain]), 0, &["pass  plain.calculator", "passed, 0 failed (runtime rust, programs in lua)"]);
+}
+
+#[test]
+fn conform_fails_scenarios_with_details_and_refuses_files_that_are_none() {
+    let world = World::new();
+    world.write("bad.yaml", "version: 1\nscenarios:\n- id: a.b\n  steps:\n  - {op: constrct, as: x, role: r}\n");
+    let ran = world.run(&["conform", "bad.yaml", "--json"]);
+    assert_eq!(ran.code, Some(1));
+    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(report["results"][0]["detail"], "line 5: unknown op `constrct`; did you mean `construct`?");
+    world.write("empty.yaml", "version: 1\nscenarios: []\n");
+    let ran = world.run(&["conform", "empty.yaml"]);
+    assert_eq!((ran.code, ran.out.contains("0 passed")), (Some(1), true), "nothing ran");
+    world.write("broken.yaml", "version: 1\nscenarios:\n  - id: [a\n");
+    check(&world.run(&["conform", "broken.yaml"]), 4, &["broken.yaml:", "error:"]);
+    world.write("major.yaml", "version: 2\nscenarios: []\n");
+    check(&world.run(&["conform", "major.yaml"]), 4, &["major.yaml:1: version is the number 2"]);
+    check(&world.run(&["conform", "missing.yaml"]), 4, &["missing.yaml: No such file"]);
+    check(&world.run(&["conform"]), 4, &["no scenarios/agent folder here or above"]);
+    check(&world.run(&["conform", "bad.yaml", "--programs", "missing.yaml"]), 4, &["missing.yaml: No such file"]);
+    check(&world.run(&["conform", "bad.yaml", "--runtime", "ruby"]), 4, &["possible values: rust, python, lua, rhai"]);
+}
+
+#[test]
+fn conform_plays_the_programs_of_the_file_that_is_named() {
+    let world = World::new();
+    world.write("p/programs.yaml", "version: 1\nprograms:\n- {id: ours, semantics: one more than 41}\n");
+    world.write("p/ours.lua", "return 41 + 1").write("p/ours.rhai", "41 + 1");
+    let steps = "[{op: construct, as: x, role: r}, {op: call, target: x, method: m, expect_outcome: {status: ok, value: 42}}]";
+    world.write("s.yaml", &format!("version: 1\nscenarios:\n- {{id: a.b, provider_plan: {{m: ours}}, steps: {steps}}}\n"));
+    for language in ["lua", "rhai"] {
+        check(&world.run(&["conform", "s.yaml", "--programs", "p/programs.yaml", "--language", language]), 0, &["1 passed"]);
+    }
+    assert_eq!(world.run(&["conform", "s.yaml"]).code, Some(1));
+}
+
+#[test]
+fn x11_conform_for_python_needs_the_package() {
+    let world = World::new();
+    let mut command = world.command(&["conform", &checkout("scenarios/agent/plain.yaml"), "--runtime", "python"]);
+    // No interpreter in an empty folder.
+    command.env("PATH", world.path("nothing"));
+    check(&finished(command), 3, &["the Python package `cadenza` cannot be imported"]);
+}

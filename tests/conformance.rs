@@ -1,0 +1,136 @@
+//! Every scenario of the checkout, through every native host language's own Agent surface and in every program language
+//! (agent contract, section 9), and every log line that they leave against its schema (formats.md section 2).
+
+use std::path::{Path, PathBuf};
+
+use cadenza_cli::conform::{self, Report, RustSurface, ScriptSurface, Surface};
+use cadenza_core::program::Language;
+
+fn checkout(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// Runs the scenarios of these folders, as far as they are there.
+fn run(surface: &dyn Surface, language: Language, folders: &[&str]) -> Report {
+    let paths: Vec<PathBuf> = folders.iter().map(|folder| checkout(folder)).filter(|path| path.is_dir()).collect();
+    assert!(!paths.is_empty(), "no scenarios in {folders:?}");
+    conform::run(&paths, Some(&checkout("programs/programs.yaml")), surface, language).unwrap()
+}
+
+fn check(surface: &dyn Surface, language: Language) {
+    let report = run(surface, language, &["scenarios/agent"]);
+    let failed: Vec<_> = report
+        .results
+        .iter()
+        .filter_map(|result| result.failure.as_ref().map(|failure| format!("{}: {failure}", result.id)))
+        .collect();
+    assert!(failed.is_empty(), "{} with {language} programs:\n{}", surface.runtime(), failed.join("\n"));
+    assert!(report.ok() && report.passed() >= 100, "only {} scenarios ran", report.passed());
+    let schema: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(checkout("scenarios/log-line.schema.json")).unwrap()).unwrap();
+    let schema = jsonschema::validator_for(&schema).unwrap();
+    let mut lines = 0;
+    for result in &report.results {
+        for line in &result.log {
+            lines += 1;
+            let entry: serde_json::Value = serde_json::from_str(line).unwrap();
+            let faults: Vec<_> = schema.iter_errors(&entry).map(|error| error.to_string()).collect();
+            assert!(faults.is_empty(), "{}: {faults:?}\n{line}", result.id);
+            assert_eq!(entry["runtime"], format!("cadenza-{}", surface.runtime()), "{}", result.id);
+        }
+    }
+    assert!(lines > 100, "only {lines} log lines");
+}
+
+#[test]
+fn ac_scenarios_from_rust_with_lua_programs() {
+    check(&RustSurface, Language::Lua);
+}
+
+#[test]
+fn ac_scenarios_from_rust_with_rhai_programs() {
+    check(&RustSurface, Language::Rhai);
+}
+
+#[test]
+fn ac_scenarios_from_lua_scripts_with_lua_programs() {
+    check(&ScriptSurface::new(Language::Lua), Language::Lua);
+}
+
+#[test]
+fn ac_scenarios_from_lua_scripts_with_rhai_programs() {
+    check(&ScriptSurface::new(Language::Lua), Language::Rhai);
+}
+
+#[test]
+fn ac_scenarios_from_rhai_scripts_with_lua_programs() {
+    check(&ScriptSurface::new(Language::Rhai), Language::Lua);
+}
+
+#[test]
+fn ac_scenarios_from_rhai_scripts_with_rhai_programs() {
+    check(&ScriptSurface::new(Language::Rhai), Language::Rhai);
+}
+
+#[test]
+fn ec_scenarios_of_the_execution_contract() {
+    if !checkout("scenarios/execution").is_dir() {
+        return;
+    }
+    let report = run(&RustSurface, Language::Lua, &["scenarios/execution"]);
+    let failed: Vec<_> = report.results.iter().filter(|result| result.failure.is_some()).collect();
+    assert!(report.ok(), "{failed:#?}");
+}
+
+/// A scenario file that none of our own resembles: whatever is wrong in a scenario is told and stays in it.
+#[test]
+fn faults_are_the_scenarios_own_and_say_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("faults.yaml");
+    let text = r#"
+version: 1
+scenarios:
+  - { id: a.unknown_op, steps: [{ op: cal, target: x }] }
+  - { id: a.unknown_id, provider_plan: { m: no_such_program }, steps: [{ op: construct, as: x, role: r }] }
+  - { id: a.refused_option, config: { max_cals: 3 }, steps: [{ op: construct, as: x, role: r }] }
+  - { id: a.no_agent, steps: [{ op: call, target: nobody, method: m }] }
+  - { id: a.not_planned, provider_plan: { m: return_42 }, steps: [
+      { op: construct, as: x, role: r },
+      { op: call, target: x, method: other, expect_outcome: { status: ok } } ] }
+  - { id: a.wrong_value, provider_plan: { m: return_42 }, steps: [
+      { op: construct, as: x, role: r },
+      { op: call, target: x, method: m, expect_outcome: { status: ok, value: "42" } } ] }
+  - { id: a.overrun, provider_plan: { m: { sequence: [return_42] } }, steps: [
+      { op: construct, as: x, role: r },
+      { op: call, target: x, method: m },
+      { op: call, target: x, method: m, args: [1], expect_outcome: { status: ok, value: 42.0 } } ] }
+  - { id: a.empty_log, steps: [{ op: assert_log_field_equals, field: role, equals: r }] }
+"#;
+    std::fs::write(&path, text).unwrap();
+    for surface in [
+        &RustSurface as &dyn Surface,
+        &ScriptSurface::new(Language::Lua),
+        &ScriptSurface::new(Language::Rhai),
+    ] {
+        let report = conform::run(&[path.clone()], None, surface, Language::Lua).unwrap();
+        let found: Vec<_> = report
+            .results
+            .iter()
+            .map(|result| result.failure.clone().or_else(|| result.note.clone()).unwrap_or_default())
+            .collect();
+        let expected = [
+            "line 4: unknown op `cal`; did you mean `call`?",
+            "line 5: the plan of `m` names `no_such_program`, which is neither a program nor a payload",
+            "unknown option \"max_cals\"; did you mean \"max_calls\"?",
+            "line 7, call: no agent `nobody` was constructed",
+            "the provider plan has no method `other`; it has: m",
+            "line 13, call: expected the value \"42\", got an ok outcome with the value 42",
+            "the plan was used up, and its last id repeated, for: m",
+            "line 18, assert_log_field_equals: the log is empty",
+        ];
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.contains(expected), "{}: {found:?} is not {expected:?}", surface.runtime());
+        }
+        assert_eq!((found.len(), report.passed(), report.ok()), (8, 1, false));
+    }
+}

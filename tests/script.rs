@@ -1,0 +1,299 @@
+//! Users' own scripts and interactive sessions, in both languages (product.md section 5).
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use cadenza_core::cancel::CancelToken;
+use cadenza_core::program::Language;
+use cadenza_core::provider::ModelSpec;
+use cadenza_core::provider::library::Library;
+use cadenza_core::runtime::Runtime;
+use cadenza_core::runtime::options::Options;
+use cadenza_script::{Console, Evaluated, ScriptError, Session, run_file, runtime_name};
+
+fn runtime(language: Language) -> Runtime {
+    let options = Options { model: Some(ModelSpec::Provider(Library::embedded())), ..Options::default() };
+    Runtime::builder().name(runtime_name(language)).options(options).build().unwrap()
+}
+
+/// Files of one folder; the first is the script. What it printed, and how it ended.
+fn run(files: &[(&str, &str)], args: &[&str]) -> (Vec<String>, Result<(), ScriptError>) {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text.replace("FOLDER", &folder.path().display().to_string())).unwrap();
+    }
+    let path = folder.path().join(files[0].0);
+    let language = cadenza_script::language_of(&path).unwrap();
+    let printed = Arc::new(Mutex::new(Vec::new()));
+    let sink = printed.clone();
+    let console = Console::new(move |line| sink.lock().unwrap().push(line.to_owned()), CancelToken::default());
+    let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+    let ran = run_file(&path, &args, runtime(language), &console);
+    let printed = printed.lock().unwrap().clone();
+    (printed, ran)
+}
+
+fn check(files: &[(&str, &str)], args: &[&str], expected: &[&str]) {
+    let (printed, ran) = run(files, args);
+    assert_eq!((printed.iter().map(String::as_str).collect::<Vec<_>>(), ran), (expected.to_vec(), Ok(())));
+}
+
+/// The message of a script that fails.
+fn failure(files: &[(&str, &str)]) -> String {
+    match run(files, &[]).1 {
+        Err(ScriptError::Failed { message, .. }) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn ac_1_to_7_the_whole_surface_in_lua() {
+    let script = r#"
+        local calc = Agent.for_role("calculator")
+        calc.memory = 5
+        print(calc:add(3).value, calc.memory, calc.role)
+        print(rawequal(calc:remember{ mode = "scientific" }, calc), calc.runtime_context["mode"])
+        calc.runtime_context.extra = { 1, 2 }
+        print(calc:responds_to("memory="), calc:responds_to("memory"), calc:responds_to("integrate"))
+        local tutor = calc:delegate("calculator", { purpose = "explain" })
+        print(tutor:call("add", 2, 3).value, tutor.role, json.encode(calc.runtime_context))
+        local failed = calc:divide(1, 0)
+        print(failed.ok, failed.error_type, failed:value_or("none"), pcall(failed.unwrap, failed))
+        print(Agent["for"]("counter"):call("increment").ok, json.encode(array{}), json.encode({ n = null }))
+    "#;
+    let (printed, ran) = run(&[("a.lua", script)], &[]);
+    assert_eq!(ran, Ok(()));
+    assert_eq!(printed[0], "8\t8\tcalculator");
+    assert_eq!(printed[1], "true\tscientific");
+    assert_eq!(printed[2], "true\ttrue\tfalse");
+    assert_eq!(printed[3], "5\tcalculator\t{\"extra\":[1,2],\"memory\":8,\"mode\":\"scientific\"}");
+    assert!(printed[4].starts_with("false\tdivision_by_zero\tnone\tfalse\t"), "{}", printed[4]);
+    assert!(printed[5].ends_with("\t[]\t{\"n\":null}"), "{}", printed[5]);
+}
+
+#[test]
+fn ac_1_to_7_the_whole_surface_in_rhai() {
+    let script = r#"
+        let calc = Agent::for_role("calculator");
+        calc.memory = 5;
+        print(`${calc.add(3).value} ${calc.memory} ${calc.role}`);
+        print(`${calc.remember(#{ mode: "scientific" }) == calc} ${calc.runtime_context["mode"]}`);
+        calc.runtime_context.extra = [1, 2];
+        print(`${calc.responds_to("memory=")} ${calc.responds_to("memory")} ${calc.responds_to("integrate")}`);
+        let tutor = calc.delegate("calculator", #{ purpose: "explain" });
+        print(`${tutor.call("add", [2, 3], #{}).value} ${tutor.role} ${json::encode(calc.runtime_context)}`);
+        let failed = calc.divide(1, 0);
+        print(`${failed.ok} ${failed.error_type} ${failed.value_or("none")}`);
+        let double = |x| x * 2;
+        print(double.call(4));
+    "#;
+    let expected = [
+        "8 8 calculator",
+        "true scientific",
+        "true true false",
+        "5 calculator {\"extra\":[1,2],\"memory\":8,\"mode\":\"scientific\"}",
+        "false division_by_zero none",
+        "8",
+    ];
+    check(&[("a.rhai", script)], &[], &expected);
+}
+
+#[test]
+fn arguments_files_and_modules_in_lua() {
+    let script = r#"
+        local helper, pack = require("helper"), require("./pack")
+        print(arg[0]:match("[^/]+$"), arg[1], #args, ...)
+        fs.write("FOLDER/out/a.txt", "one\ntwo\n")
+        fs.append("FOLDER/out/a.txt", "three")
+        print(table.concat(fs.lines("FOLDER/out/a.txt"), ","), #fs.read("FOLDER/out/a.txt"), fs.exists("FOLDER/nope"))
+        print(table.concat(fs.list("FOLDER/out"), ","), helper.twice(4), pack, require("helper") == helper)
+    "#;
+    let files = [
+        ("a.lua", script),
+        ("helper.lua", "print('loaded once') return { twice = function(x) return x * 2 end }"),
+        ("pack/init.luau", "local n: number = 7 return n"),
+    ];
+    check(&files, &["x", "y"], &["loaded once", "a.lua\tx\t2\tx\ty", "one,two,three\t13\tfalse", "a.txt\t8\t7\ttrue"]);
+}
+
+#[test]
+fn arguments_files_and_modules_in_rhai() {
+    let script = r#"
+        import "helper" as helper;
+        import "./helper" as again;
+        print(args.len() + " " + args[1]);
+        fs::write("FOLDER/out/a.txt", "one\ntwo\n");
+        fs::append("FOLDER/out/a.txt", "three");
+        print(`${fs::lines("FOLDER/out/a.txt")} ${fs::read("FOLDER/out/a.txt").len} ${fs::exists("FOLDER/nope")}`);
+        print(`${fs::list("FOLDER/out")} ${helper::sum_of(Agent::for_role("calculator"))} ${again::SEVEN}`);
+    "#;
+    let helper = r#"
+        print("loaded once");
+        export const SEVEN = 7;
+        fn sum_of(calc) { calc.call("add", [3, 4]).value }
+    "#;
+    let expected = ["loaded once", "2 y", r#"["one", "two", "three"] 13 false"#, r#"["a.txt"] 7 7"#];
+    check(&[("a.rhai", script), ("helper.rhai", helper)], &["x", "y"], &expected);
+}
+
+#[test]
+fn uncaught_errors_name_file_and_line() {
+    for (name, text, expected) in [
+        ("a.lua", "local function f()\n  error('boom')\nend\nf()", "a.lua:2: boom"),
+        ("a.lua", "local x =\n", "a.lua:2: Expected identifier"),
+        ("a.lua", "\nAgent.for_role('x', { max_cals = 1 })", "a.lua:2: unknown option \"max_cals\"; did you mean"),
+        ("a.lua", "\n\nfs.read('/nonexistent')", "a.lua:3: fs.read: /nonexistent: "),
+        ("a.lua", "require('../x')", "a.lua:1: module \"../x\" is refused"),
+        ("a.lua", "require('a')", "a.lua:1: module \"a\" requires itself in a circle"),
+        ("a.rhai", "fn f() {\n  throw \"boom\";\n}\nf();", "a.rhai:2:3: boom"),
+        ("a.rhai", "let x = ;", "a.rhai:1:9: "),
+        ("a.rhai", "\nAgent::for_role(\"x\", #{ max_cals: 1 });", "a.rhai:2:8: unknown option \"max_cals\"; did you mean"),
+        ("a.rhai", "\n\nfs::read(\"/nonexistent\");", "a.rhai:3:5: fs.read: /nonexistent: "),
+        ("a.rhai", "import \"../x\" as x;", "module \"../x\" is refused"),
+        ("a.rhai", "import \"a\" as a;", "imports itself in a circle"),
+    ] {
+        let message = failure(&[(name, text)]);
+        assert!(message.contains(expected), "{text:?}: {message}");
+    }
+}
+
+#[test]
+fn a_scripts_own_limits_are_the_machines() {
+    // More than a generated program may do: 20 million loop turns, 10 MB of text, deep recursion.
+    let lua = r#"
+        local n = 0
+        for i = 1, 20000000 do n += 1 end
+        local function deep(k) if k == 0 then return 0 end return 1 + deep(k - 1) end
+        print(n, #string.rep("x", 10000000), deep(10000))
+    "#;
+    check(&[("a.lua", lua)], &[], &["20000000\t10000000\t10000"]);
+    let rhai = r#"
+        fn deep(k) { if k == 0 { 0 } else { 1 + deep(k - 1) } }
+        let rows = [];
+        for i in 0..200000 { rows.push([i]); }
+        print(`${deep(200)} ${rows.len()}`);
+    "#;
+    check(&[("a.rhai", rhai)], &[], &["200 200000"]);
+}
+
+#[test]
+fn kc_e5_a_cancelled_script_is_interrupted() {
+    for (name, text) in [
+        ("a.lua", "print(Agent.for_role('calculator'):add(1, 2).value)"),
+        ("a.rhai", "loop { }"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let cancel = CancelToken::default();
+        cancel.cancel();
+        let console = Console::new(|_| {}, cancel);
+        let language = cadenza_script::language_of(&path).unwrap();
+        assert_eq!(run_file(&path, &[], runtime(language), &console), Err(ScriptError::Interrupted), "{name}");
+    }
+}
+
+#[test]
+fn unreadable_scripts_are_refused_before_anything_runs() {
+    let console = Console::new(|_| {}, CancelToken::default());
+    let run = |path: &str| run_file(Path::new(path), &[], runtime(Language::Lua), &console).unwrap_err();
+    assert!(matches!(run("/nonexistent/a.lua"), ScriptError::Unreadable { .. }));
+    assert!(matches!(run("/nonexistent/a.py"), ScriptError::UnknownLanguage { .. }));
+}
+
+/// Inputs of one session; `None` is a value that does not show, `Err` starts with the given words.
+fn session(language: Language, inputs: &[(&str, Result<Option<&str>, &str>)]) {
+    let console = Console::new(|_| {}, CancelToken::default());
+    let mut session = Session::new(language, runtime(language), &console).unwrap();
+    for (input, expected) in inputs {
+        let evaluated = session.eval(input, CancelToken::default());
+        match (evaluated, expected) {
+            (Ok(Evaluated::Value(shown)), Ok(expected)) => assert_eq!(shown.as_deref(), *expected, "{input}"),
+            (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{input}: {error}"),
+            (evaluated, _) => panic!("{input}: {evaluated:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_lua_session_keeps_its_variables_and_shows_values() {
+    session(
+        Language::Lua,
+        &[
+            ("local x = 5", Ok(None)),
+            ("x + 1", Ok(Some("6"))),
+            ("local function f(a)\n  return a * x\nend", Ok(None)),
+            ("f(2), 'text', { a = 1 }", Ok(Some("10\t\"text\"\t{\"a\":1}"))),
+            ("calc = Agent.for_role('calculator')", Ok(None)),
+            ("calc:add(2, 3)", Ok(Some("Outcome(ok, 5)"))),
+            ("calc", Ok(Some("Agent(calculator)"))),
+            ("error('no')", Err("input:1: no")),
+            ("nil", Ok(None)),
+            ("x", Ok(Some("5"))),
+        ],
+    );
+}
+
+#[test]
+fn a_rhai_session_keeps_its_variables_and_shows_values() {
+    session(
+        Language::Rhai,
+        &[
+            ("let x = 5;", Ok(None)),
+            ("x + 1", Ok(Some("6"))),
+            ("fn f(a) {\n  a * 2\n}", Ok(None)),
+            ("f(x)", Ok(Some("10"))),
+            ("#{ a: 1, b: \"t\" }", Ok(Some("{\"a\":1,\"b\":\"t\"}"))),
+            ("let calc = Agent::for_role(\"calculator\");", Ok(None)),
+            ("fn sum(c) { c.call(\"add\", [2, 3]).value }", Ok(None)),
+            ("sum(calc)", Ok(Some("5"))),
+            ("let g = |q| q + x;", Ok(None)),
+            ("g.call(1)", Ok(Some("6"))),
+            ("throw \"no\"", Err("input:1:1: no")),
+            ("x", Ok(Some("5"))),
+        ],
+    );
+}
+
+#[test]
+fn inputs_that_end_too_early_ask_for_more() {
+    for (language, input, incomplete) in [
+        (Language::Lua, "function f()", true),
+        (Language::Lua, "if true then\n  x = 1", true),
+        (Language::Lua, "x = {", true),
+        (Language::Lua, "x = [[ab", true),
+        (Language::Lua, "x = = 1", false),
+        (Language::Rhai, "fn f() {", true),
+        (Language::Rhai, "if true {\n  let x = 1;", true),
+        (Language::Rhai, "let x = #{", true),
+        (Language::Rhai, "let x = [1,", true),
+        (Language::Rhai, "f(1,", true),
+        (Language::Rhai, "let x =", true),
+        (Language::Rhai, "let x = `ab", true),
+        (Language::Rhai, "let x = = 1;", false),
+    ] {
+        let console = Console::new(|_| {}, CancelToken::default());
+        let mut session = Session::new(language, runtime(language), &console).unwrap();
+        let evaluated = session.eval(input, CancelToken::default());
+        assert_eq!(matches!(evaluated, Ok(Evaluated::Incomplete)), incomplete, "{language} {input:?}: {evaluated:?}");
+    }
+}
+
+#[test]
+fn kc_e5_an_interrupted_input_is_one_error_and_the_session_goes_on() {
+    for (language, endless) in [(Language::Lua, "while true do end"), (Language::Rhai, "loop { }")] {
+        let console = Console::new(|_| {}, CancelToken::default());
+        let mut session = Session::new(language, runtime(language), &console).unwrap();
+        let cancel = CancelToken::default();
+        let canceller = cancel.clone();
+        let waiting = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            canceller.cancel();
+        });
+        assert_eq!(session.eval(endless, cancel), Err(ScriptError::Interrupted), "{language}");
+        waiting.join().unwrap();
+        assert_eq!(session.eval("1 + 1", CancelToken::default()), Ok(Evaluated::Value(Some("2".into()))), "{language}");
+    }
+}
