@@ -206,7 +206,7 @@ def test_numpy_objects_are_converted(calc):
         assert crossed(calc, value) == expected, repr(value)
     with pytest.raises(ValueError, match="array of 2000000 values"):
         calc.held = numpy.zeros(2_000_000)
-    with pytest.raises(TypeError, match=r"`\$\.a`"):
+    with pytest.raises(TypeError, match=r"`\$\.a\[0\]`"):
         calc.held = {"a": numpy.array([1j])}
 
 

@@ -38,12 +38,12 @@ def test_the_request_has_the_published_attributes(agent_of):
 @pytest.mark.parametrize(
     ("reply", "tokens"),
     [
-        ("return 42", 0),
-        ("```lua\nreturn 42\n```", 0),
-        ({"code": "return 42"}, 0),
+        ("return 42", None),
+        ("```lua\nreturn 42\n```", None),
+        ({"code": "return 42"}, None),
         ({"code": "return 42", "usage": {"prompt_tokens": 10, "completion_tokens": 5}}, 15),
         ({"code": "return 42", "usage": {"input": 1, "output": 2}}, 3),
-        ({"content": "return 42", "tool_calls": None}, 0),
+        ({"content": "return 42", "tool_calls": None}, None),
         (
             {
                 "content": None,
@@ -67,14 +67,17 @@ def test_the_request_has_the_published_attributes(agent_of):
                     }
                 ]
             },
-            0,
+            None,
         ),
     ],
 )
 def test_replies_in_every_form(agent_of, reply, tokens):
     outcome = agent_of(lambda request: reply).answer()
     assert outcome.value == 42, outcome
-    assert outcome.metadata["tokens"] == tokens
+    if tokens is None:
+        assert outcome.metadata["tokens"] > 0, "estimated when the callable does not say"
+    else:
+        assert outcome.metadata["tokens"] == tokens
 
 
 @pytest.mark.parametrize("reply", [None, "", " \n", {"code": None}, {"code": ""}, {"content": " "}])
@@ -204,14 +207,16 @@ def test_the_model_is_named_in_calls():
     assert "Backend" in Runtime(model=Backend()).model
 
 
-def test_secrets_do_not_reach_the_log(agent_of, tmp_path):
+def test_keys_of_the_environment_reach_neither_outcome_nor_log(monkeypatch, tmp_path):
     key = "sk-test-0123456789abcdef0123456789"
+    monkeypatch.setenv("SOME_API_KEY", key)
 
     def model(request):
         raise RuntimeError(f"denied for {key}")
 
     path = tmp_path / "calls.jsonl"
     runtime = Runtime(model=model, log=path)
-    runtime.agent("x").answer()
+    outcome = runtime.agent("x").answer()
     runtime.flush()
+    assert "denied for [secret]" in outcome.error_message
     assert key not in path.read_text()

@@ -51,7 +51,7 @@ special: Calculator = Calculator.for_role("calculator", runtime=runtime).remembe
 async def main() -> None:
     agent: AsyncAgent = AsyncAgent.for_role("calculator", runtime=runtime)
     awaited: Outcome = await agent.call("add", 2, 3)
-    both: list[Outcome] = await asyncio.gather(agent.call("add", 1, 2), agent.call("add", 3, 4))
+    both: tuple[Outcome, Outcome] = await asyncio.gather(agent.call("add", 1, 2), agent.call("add", 3, 4))
     task: asyncio.Task[Outcome] = asyncio.create_task(agent.call("add", 1, 2))
     print(awaited, both, await task, await agent.sub(1, 2))
 
