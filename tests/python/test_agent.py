@@ -143,7 +143,7 @@ def test_methods_are_callables_bound_to_the_agent(calc, model):
     assert callable(method)
     assert method.__name__ == "add"
     assert method.__self__ is calc
-    assert repr(method) == "<dynamic method \"add\" of \"calculator\">"
+    assert repr(method) == '<dynamic method "add" of "calculator">'
     assert model.calls == 0
     assert method(1, 2).value == 3
 
@@ -165,14 +165,14 @@ def test_wrong_use_raises_before_a_model_is_asked(calc, runtime, model):
         calc.add(1, {"rows": [0, object()]})
     with pytest.raises(TypeError, match="a setter takes exactly one value"):
         calc.call("memory=", 1, 2)
-    with pytest.raises(OptionError, match="did you mean \"max_calls\"") as raised:
+    with pytest.raises(OptionError, match='did you mean "max_calls"') as raised:
         calc.delegate("tutor", max_call=3)
     assert isinstance(raised.value, TypeError)
     assert isinstance(raised.value, ValueError)
     assert isinstance(raised.value, cadenza.CadenzaError)
     with pytest.raises(OptionError, match="max_calls"):
         runtime.agent("x", max_calls=0)
-    with pytest.raises(OptionError, match="did you mean \"model\""):
+    with pytest.raises(OptionError, match='did you mean "model"'):
         cadenza.Runtime(modle=object())
     with pytest.raises(TypeError):
         Agent(3)

@@ -98,7 +98,7 @@ def test_a_call_that_is_never_awaited_is_warned_about(acalc):
         warnings.simplefilter("always")
         acalc.add(1, 2)
         gc.collect()
-    assert any("call of \"add\" was never awaited" in str(warning.message) for warning in caught)
+    assert any('call of "add" was never awaited' in str(warning.message) for warning in caught)
 
 
 def test_wrong_arguments_are_refused_at_the_call(acalc, model):

@@ -141,7 +141,9 @@ def test_a_timeout_error_is_a_timeout(agent_of, error):
 
 def test_ac_14_a_slow_callable_is_given_up_in_time(agent_of):
     let_go = threading.Event()
-    agent = agent_of(lambda request: let_go.wait(20) and "return 1", provider_timeout_seconds=0.1, max_generation_attempts=1)
+    agent = agent_of(
+        lambda request: let_go.wait(20) and "return 1", provider_timeout_seconds=0.1, max_generation_attempts=1
+    )
     start = time.monotonic()
     outcome = agent.answer()
     elapsed = time.monotonic() - start

@@ -52,7 +52,10 @@ except KeyboardInterrupt:
 )
 def test_ctrl_c_interrupts_a_running_call_and_it_is_recorded(model):
     process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED.format(model=model)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", INTERRUPTED.format(model=model)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.4)

@@ -77,7 +77,7 @@ def test_hints_become_json_schema(hint, schema):
 
 
 def test_a_function_is_described_by_its_signature_and_docstring():
-    def fetch(url: str, retries: int = 3, headers: Optional[dict[str, str]] = None, *, strict: bool = False) -> str:
+    def fetch(url: str, retries: int = 3, headers: dict[str, str] | None = None, *, strict: bool = False) -> str:
         """Fetches a page.
 
         Not part of the description.
@@ -192,7 +192,9 @@ def test_other_callables_are_tools_too(agent_of):
 
     assert with_tool(agent_of, [Adder(1).add], "return tools.add{number=2}").value == 3
     assert with_tool(agent_of, {"plus": Adder(1)}, "return tools.plus{number=2}").value == 3
-    assert with_tool(agent_of, {"plus": functools.partial(Adder.add, Adder(5))}, "return tools.plus{number=2}").value == 7
+    assert (
+        with_tool(agent_of, {"plus": functools.partial(Adder.add, Adder(5))}, "return tools.plus{number=2}").value == 7
+    )
 
 
 def test_coroutine_functions_are_tools_too(agent_of):
