@@ -15,6 +15,7 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=m
 endif
 
 VENV := .venv
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 PY := $(VENV)/bin/python
 
 .PHONY: help setup demo test test-rust test-python conform bench lint wheel clean

@@ -7,9 +7,15 @@ local explorer = Agent.for_role("csv explorer", { purpose = "answer questions ab
 local loaded = explorer:load(fs.read(path)):unwrap()
 print(`{path}: {loaded.rows} rows with {table.concat(loaded.columns, ", ")}`)
 
-print("total amount:", explorer:total("amount").value)
-for city, mean in pairs(explorer:average("amount", kw{ by = "city" }):unwrap()) do
-    print(string.format("average in %s: %.2f", city, mean))
+print(`total amount: {explorer:total("amount").value}`)
+local means = explorer:average("amount", kw{ by = "city" }):unwrap()
+local cities = {}
+for city in means do
+    table.insert(cities, city)
+end
+table.sort(cities)
+for _, city in cities do
+    print(string.format("average in %s: %.2f", city, means[city]))
 end
 
 print("the three largest sales:")
@@ -21,8 +27,8 @@ local teapots = {}
 for _, row in ipairs(explorer:filter("product", "teapot"):unwrap()) do
     table.insert(teapots, row.units)
 end
-print("teapots:", table.concat(teapots, ", "))
+print("teapots: " .. table.concat(teapots, ", "))
 
 -- A question that cannot be answered is an Outcome with a type, not an error.
 local outcome = explorer:total("colour")
-print("total of colour:", outcome.error_type, "-", outcome.error_message)
+print(`total of colour: {outcome.error_type} - {outcome.error_message}`)

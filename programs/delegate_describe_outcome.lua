@@ -1,2 +1,2 @@
 local outcome = agent:delegate("calculator"):add(2, 3)
-return { ok = outcome.ok, value = outcome.value, error_type = outcome.error_type }
+return { ok = outcome.ok, error_type = outcome.error_type or "none" }

@@ -143,80 +143,93 @@ fn program(reply: &ModelReply, language: &str, compiles: CompileCheck<'_>) -> Re
     let content = reply.content.as_deref().unwrap_or_default();
     if !reply.tool_calls.is_empty() {
         let mut calls = native_calls(reply)?;
-        for call in &mut calls {
-            complete_program_call(call, language, compiles)?;
+        for call in calls.iter_mut().filter(|call| *call.name == *EXECUTE_PROGRAM) {
+            complete_arguments(&mut call.arguments, language, compiles)?;
         }
         return Ok(AdapterDecision::Native(message(content, calls)));
     }
-    let code = program_text(content)?;
-    checked(&code, compiles)?;
-    let arguments = Map::from([("code".to_owned(), code.into()), ("language".to_owned(), language.into())]);
+    let mut arguments = program_arguments(content, compiles)?;
+    complete_arguments(&mut arguments, language, compiles)?;
     let call = invocation(reply, String::new(), EXECUTE_PROGRAM, arguments)?;
     Ok(AdapterDecision::Native(message("", vec![call])))
 }
 
-/// A native call in canonical form: the language is filled in, the code must compile. Other tools pass unchanged.
-fn complete_program_call(
-    call: &mut ToolInvocation,
-    language: &str,
-    compiles: CompileCheck<'_>,
-) -> Result<(), Rejected> {
-    if *call.name != *EXECUTE_PROGRAM {
-        return Ok(());
+/// Arguments in canonical form: there is code, it compiles, and the language is the one that was asked for.
+fn complete_arguments(arguments: &mut Map, language: &str, compiles: CompileCheck<'_>) -> Result<(), Rejected> {
+    match arguments.get("code") {
+        Some(Value::String(code)) if code.trim().is_empty() => return Err(empty()),
+        Some(Value::String(_)) => {}
+        None | Some(Value::Null) => return Err(empty()),
+        Some(other) => {
+            return Err((RejectionCode::Syntax, format!("`code` must be text, not {}", other.type_name())));
+        }
     }
-    call.arguments.entry("language".to_owned()).or_insert_with(|| language.into());
-    match call.arguments.get("code") {
-        Some(Value::String(code)) => checked(code, compiles),
-        None | Some(Value::Null) => Err(empty()),
-        // A code that is no text is a matter of the tool's schema, not of the boundary.
-        Some(Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::List(_) | Value::Map(_)) => Ok(()),
+    match arguments.get("language") {
+        None | Some(Value::Null) => {}
+        Some(Value::String(named)) if is_language(named, language) => {}
+        Some(other) => {
+            return Err((RejectionCode::Syntax, format!("the program must be written in {language}, not {other}")));
+        }
     }
-}
-
-fn checked(code: &str, compiles: CompileCheck<'_>) -> Result<(), Rejected> {
-    if code.trim().is_empty() {
-        return Err(empty());
-    }
+    arguments.insert("language".to_owned(), language.into());
+    let code = arguments.get("code").and_then(Value::as_str).unwrap_or_default();
     compiles(code).map_err(|words| (RejectionCode::Syntax, words))
 }
 
-/// The program in a text: structured JSON, the one fenced block, or the text itself.
-fn program_text(content: &str) -> Result<String, Rejected> {
-    let trimmed = content.trim();
-    if trimmed.is_empty() {
+/// A model may name the dialect or shout.
+fn is_language(named: &str, language: &str) -> bool {
+    named.eq_ignore_ascii_case(language) || (language == "lua" && named.eq_ignore_ascii_case("luau"))
+}
+
+/// The program in a text: the text itself, the first fenced block, or JSON with `code`, also inside a fence.
+fn program_arguments(content: &str, compiles: CompileCheck<'_>) -> Result<Map, Rejected> {
+    let text = content.trim();
+    if text.is_empty() {
         return Err(empty());
     }
-    if trimmed.starts_with("```") || trimmed.contains("\n```") {
-        return fenced(trimmed).and_then(|code| structured(&code).unwrap_or(Ok(code)));
+    let of_code = |code: &str| Map::from([("code".to_owned(), code.into())]);
+    // A program may hold a fence in a string; only a text that does not compile is searched for one.
+    if text.contains("```") && compiles(content).is_err() {
+        let code = fenced(text)?;
+        return Ok(structured(code)?.unwrap_or_else(|| of_code(code)));
     }
-    structured(trimmed).unwrap_or_else(|| Ok(content.to_owned()))
+    Ok(structured(text)?.unwrap_or_else(|| of_code(content)))
 }
 
-/// `{"code": "…"}`, when the text looks like that and nothing else. `None`: it does not.
-fn structured(text: &str) -> Option<Result<String, Rejected>> {
-    let inner = text.trim().strip_prefix('{')?.trim_start();
-    if !inner.starts_with("\"code\"") && !inner.starts_with("\"language\"") {
-        return None;
-    }
-    Some(parse_object(text, "the reply").and_then(|value| match value.as_map().and_then(|map| map.get("code")) {
-        Some(Value::String(code)) if !code.trim().is_empty() => Ok(code.clone()),
-        _ => Err(empty()),
-    }))
-}
-
-/// The first fenced block. An opened fence that is never closed is a truncated reply.
-fn fenced(text: &str) -> Result<String, Rejected> {
-    let mut lines = text.lines().skip_while(|line| !line.trim_start().starts_with("```"));
-    lines.next();
-    let mut code = String::new();
-    for line in lines {
-        if line.trim_start().starts_with("```") {
-            return Ok(code);
+/// `{"code": "…"}` and what a model may put beside it. `None`: the text is no such object.
+fn structured(text: &str) -> Result<Option<Map>, Rejected> {
+    let Some(inner) = text.trim().strip_prefix('{') else { return Ok(None) };
+    let inner = inner.trim_start();
+    let attempted = inner.starts_with("\"code\"") || inner.starts_with("\"language\"");
+    match Value::from_json(text) {
+        Ok(Value::Map(mut map)) if attempted || map.contains_key("code") => {
+            map.retain(|key, _| key == "code" || key == "language");
+            Ok(Some(map))
         }
-        code.push_str(line);
-        code.push('\n');
+        Err(error) if attempted => {
+            Err((RejectionCode::ArgumentsNotJson, format!("the reply is not valid JSON: {error}")))
+        }
+        Ok(_) | Err(_) => Ok(None),
     }
-    Err((RejectionCode::TruncatedMarkup, "the code block is never closed".to_owned()))
+}
+
+/// The first fenced block, without its info word. A fence that is opened and never closed is a truncated reply.
+fn fenced(text: &str) -> Result<&str, Rejected> {
+    let unclosed = || (RejectionCode::TruncatedMarkup, "the code block is never closed".to_owned());
+    let (_, block) = text.split_once("```").ok_or_else(unclosed)?;
+    let first_line = block.split('\n').next().unwrap_or_default();
+    if let Some((code, _)) = first_line.split_once("```") {
+        return Ok(code);
+    }
+    let (_, body) = block.split_once('\n').ok_or_else(unclosed)?;
+    let mut end = 0;
+    for line in body.split_inclusive('\n') {
+        if line.trim_start().starts_with("```") {
+            return Ok(&body[..end]);
+        }
+        end += line.len();
+    }
+    Err(unclosed())
 }
 
 // Shared
@@ -229,7 +242,9 @@ fn native_calls(reply: &ModelReply) -> Result<Vec<ToolInvocation>, Rejected> {
             "" => Map::new(),
             text => match parse_object(text, "the call's arguments")? {
                 Value::Map(arguments) => arguments,
-                _ => return Err(not_an_object("the call's arguments")),
+                Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) | Value::List(_) => {
+                    return Err(not_an_object("the call's arguments"));
+                }
             },
         };
         if !raw.id.is_empty() && calls.iter().any(|call| call.id == raw.id) {

@@ -85,6 +85,10 @@ fn ec_ad1_program_flaws() {
         (calls(&[("", "execute_program", "{\"code\":\" \"}")]), RejectionCode::Empty),
         (calls(&[("", "execute_program", "{}")]), RejectionCode::Empty),
         (calls(&[("", "execute_program", "{\"code\":")]), RejectionCode::ArgumentsNotJson),
+        (calls(&[("", "execute_program", "{\"code\":42}")]), RejectionCode::Syntax),
+        (calls(&[("", "execute_program", "{\"code\":\"return 1\",\"language\":\"python\"}")]), RejectionCode::Syntax),
+        (text("{\"language\":\"python\",\"code\":\"return 1\"}"), RejectionCode::Syntax),
+        (text("```"), RejectionCode::TruncatedMarkup),
         (ModelReply::default(), RejectionCode::Empty),
     ];
     for (reply, code) in cases {
@@ -107,6 +111,9 @@ fn ec_dg2_every_form_of_a_program_becomes_the_one_canonical_call() {
         text("{\"code\": \"return 42\"}"),
         text("{\"language\": \"lua\", \"code\": \"return 42\"}"),
         text("```json\n{\"code\": \"return 42\"}\n```"),
+        text("{\"explanation\": \"it is simple\", \"code\": \"return 42\", \"language\": \"Luau\"}"),
+        text("Like this: ```return 42``` as you asked"),
+        text("```lua\nreturn 42\n```\nor else\n```lua\nreturn 43\n```"),
         calls(&[("x", "execute_program", "{\"code\":\"return 42\"}")]),
         calls(&[("x", "execute_program", "{\"code\":\"return 42\",\"language\":\"lua\"}")]),
     ];
@@ -189,6 +196,6 @@ fn ec_o8_arguments_are_an_object_and_no_arguments_are_the_empty_one() {
 fn v8_a_program_that_only_looks_like_json_or_a_fence_is_a_program() {
     let table = "return {\"code\"}";
     assert_eq!(message(as_program(&text(table))).tool_calls[0].arguments.get("code"), Some(&table.into()));
-    let inner = "return \"a ``` b\"";
+    let inner = "return [[\n```\n]]";
     assert_eq!(message(as_program(&text(inner))).tool_calls[0].arguments.get("code"), Some(&inner.into()));
 }

@@ -8,8 +8,8 @@ use cadenza_core::ids::Digest;
 use cadenza_core::kernel::script::Run;
 use cadenza_core::kernel::transcript::{Chain, Entry, Event, Header, State, Transcript};
 use cadenza_core::kernel::{
-    CallRef, Component, Divergence, ReplayError, StoredEntry, ToolEnvelope, ToolRecord, compare, keyed_seal, replay,
-    verify,
+    CallRef, Component, Divergence, ReplayError, StoredEntry, StoredRun, ToolEnvelope, ToolRecord, compare, keyed_seal,
+    replay, verify,
 };
 use cadenza_core::value::{Map, Value};
 use proptest::prelude::*;
@@ -86,7 +86,7 @@ fn golden_chain() {
 }
 
 #[test]
-fn ec_x1_a_real_run_begins_with_the_golden_entries() {
+fn ec_h1_a_real_run_begins_with_the_golden_entry() {
     let run = runs("V42").remove(0);
     let header = Header { model_fingerprint: "fp".into(), ..run.transcript.header().clone() };
     let mut chain = Chain::new(&header);
@@ -367,5 +367,42 @@ fn stored_json_is_the_same_with_and_without_the_detour() {
             chain.store_json(entry, &mut direct);
             assert_eq!(direct, stored.to_json());
         }
+    }
+}
+
+#[test]
+fn ec_rp1_ec_rp2_a_run_read_back_from_its_json_verifies_and_replays() {
+    for block in crate::trace::all() {
+        let run = block.run().unwrap();
+        let text = StoredRun::of(run.contract.clone(), &run.transcript).to_json();
+        let back = StoredRun::from_json(&text).unwrap();
+        assert_eq!(back.to_json(), text, "{}", block.id);
+        assert_eq!(back.verify(), Ok(()), "{}", block.id);
+        let replayed = back.replay(&run.environment).unwrap();
+        assert_eq!(replayed.head, run.transcript.head(), "{}", block.id);
+    }
+}
+
+#[test]
+fn ec_rp6_policy_that_evolved_since_does_not_touch_an_old_run() {
+    let run = long_run();
+    let mut environment = (*run.environment).clone();
+    environment.policy_hash = Some(Digest([9; 32]));
+    environment.snapshot_hash = Some(Digest([8; 32]));
+    environment.refusal = Some("depth 9 of 8".into());
+    let replayed = replay(run.contract.clone(), &environment, &run.stored).unwrap();
+    assert_eq!(replayed.head, run.transcript.head());
+}
+
+#[test]
+fn ec_ie2_kc_s1_what_is_in_stays_byte_for_byte() {
+    let run = long_run();
+    let whole: Vec<String> = run.stored.iter().map(StoredEntry::to_json).collect();
+    let mut growing = Transcript::new(run.transcript.header().clone());
+    for entry in run.transcript.entries() {
+        growing.extend(vec![entry.clone()]);
+        let prefix: Vec<String> = growing.to_stored().iter().map(StoredEntry::to_json).collect();
+        assert_eq!(prefix, whole[..growing.len()]);
+        assert_eq!(growing.head(), run.stored[growing.len() - 1].hash, "the head follows every append");
     }
 }

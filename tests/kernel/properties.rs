@@ -106,7 +106,7 @@ fn may_give(predicate: Predicate, outcome: AgentOutcome, reason: Reason) -> bool
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
     /// EC-FR2, EC-S5, EC-S7, EC-H1, EC-RP1, EC-ID1 inside `run`; EC-X11 here.
     #[test]

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-use cadenza_core::kernel::script::{EntryExpectation, Ready, Run, Said, Scenario};
+use cadenza_core::kernel::script::{EntryExpectation, Ready, Run, Said, Scenario, ScenarioFile};
 use cadenza_core::value::{Map, Value};
 
 /// All blocks of all traces.
@@ -240,4 +240,25 @@ fn words(text: &str) -> Vec<String> {
         words.push(word);
     }
     words
+}
+
+#[test]
+fn every_execution_scenario_passes() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../scenarios/execution");
+    let mut scenarios = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let file: ScenarioFile = serde_saphyr::from_str(&fs::read_to_string(&path).unwrap())
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(file.version, 1);
+        scenarios.extend(file.scenarios);
+    }
+    for scenario in &scenarios {
+        scenario.check().unwrap_or_else(|error| panic!("{}: {error}", scenario.id));
+    }
+    let ids: BTreeSet<&str> = scenarios.iter().map(|scenario| scenario.id.as_str()).collect();
+    assert_eq!(ids.len(), scenarios.len(), "two scenarios share an id");
+    for case in 1..=6 {
+        assert!(ids.iter().any(|id| id.starts_with(&format!("EC-K{case}."))), "the corpus lacks case {case}");
+    }
 }

@@ -42,7 +42,7 @@ impl Embedded {
         let host = Arc::new(Trusted::new(runtime, console, true));
         Ok(Self(match language {
             Language::Lua => Vm::Lua(lua::vm(&host, Path::new(".")).map_err(|error| lua::failure(&error))?),
-            Language::Rhai => Vm::Rhai(Box::new(rhai::engine(&host, Path::new(".")))),
+            Language::Rhai => Vm::Rhai(Box::new(rhai::engine(&host, Path::new("."))?)),
         }))
     }
 
@@ -62,7 +62,7 @@ impl Embedded {
                     scope.push_dynamic(name, held.into_rhai());
                 }
                 rhai::on_large_stack(|| {
-                    let ast = engine.compile(source).map_err(|error| rhai::unparsed(&error, "input"))?;
+                    let ast = rhai::compile(engine, source, "input")?;
                     let value = engine.eval_ast_with_scope::<Dynamic>(&mut scope, &ast);
                     value.map(|value| Held(Inner::Rhai(value))).map_err(|error| rhai::failure(*error, "input"))
                 })

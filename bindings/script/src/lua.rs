@@ -73,54 +73,60 @@ fn raised<T>(result: Result<T, String>) -> mlua::Result<T> {
 
 /// `require(name)`: a module of the folder, run once.
 fn require(lua: &Lua, folder: PathBuf) -> mlua::Result<Function> {
-    // Path to what the module returned; while it loads, to false.
+    // Path to a table that holds what the module returned; while it loads, to false.
     let loaded = lua.create_table()?;
     lua.create_function(move |lua, name: String| {
         let path = raised(files::module(&folder, &name, &EXTENSIONS))?;
         let key = path.display().to_string();
         match loaded.raw_get::<LuaValue>(key.as_str())? {
-            LuaValue::Nil => {}
-            LuaValue::Boolean(false) => {
-                return Err(mlua::Error::runtime(format!("module {name:?} requires itself in a circle")));
-            }
             LuaValue::Table(holder) => return holder.raw_get::<LuaValue>(1),
-            other => return Ok(other),
+            LuaValue::Nil => {}
+            _ => return Err(mlua::Error::runtime(format!("module {name:?} requires itself in a circle"))),
         }
         let source = std::fs::read_to_string(&path).map_err(|error| mlua::Error::runtime(format!("{key}: {error}")))?;
         loaded.raw_set(key.as_str(), false)?;
-        let value = lua.load(source).set_name(chunk_name(&path)).call::<LuaValue>(());
-        if value.is_err() {
-            loaded.raw_set(key.as_str(), LuaValue::Nil)?;
+        match lua.load(source).set_name(chunk_name(&path)).call::<LuaValue>(()) {
+            Ok(value) => {
+                // A module that returns nothing is `true`, as in Lua.
+                let value = if value.is_nil() { LuaValue::Boolean(true) } else { value };
+                let holder = lua.create_table()?;
+                holder.raw_set(1, value.clone())?;
+                loaded.raw_set(key, holder)?;
+                Ok(value)
+            }
+            Err(error) => {
+                loaded.raw_set(key, LuaValue::Nil)?;
+                Err(error)
+            }
         }
-        let value = value?;
-        let holder = lua.create_table()?;
-        holder.raw_set(1, if value.is_nil() { LuaValue::Boolean(true) } else { value.clone() })?;
-        loaded.raw_set(key.as_str(), holder)?;
-        Ok(if value.is_nil() { LuaValue::Boolean(true) } else { value })
     })
 }
 
-/// An error of the VM, for people: the message with its place, and the calls that led there.
+/// An error of the VM, for people: the message with its place, and the calls of the script that led there.
 pub(crate) fn failure(error: &mlua::Error) -> ScriptError {
     let (message, traceback) = words(error);
-    let mut lines = message.lines();
-    let first = lines.next().unwrap_or("error without a message").to_owned();
-    let mut rest: Vec<&str> = lines.collect();
-    let inline = rest.iter().position(|line| line.trim() == "stack traceback:");
-    let frames: Vec<&str> = match inline {
-        Some(at) => rest.split_off(at).into_iter().skip(1).collect(),
-        None => traceback.lines().skip_while(|line| line.trim() == "stack traceback:").collect(),
+    // Luau's own errors carry their traceback behind the message; errors of host functions beside it.
+    let (message, inline) = message.split_once("\nstack traceback:\n").unwrap_or((&message, ""));
+    let traceback = if inline.is_empty() { traceback.as_str() } else { inline };
+    let frames: Vec<String> = traceback.lines().map(str::trim).filter(|frame| is_of_script(frame)).map(str::to_owned).collect();
+    let place = frames.first().and_then(|frame| frame.split_once(": ")).map(|(place, _)| place);
+    let message = match (error, place) {
+        // Errors of host functions have no place of their own: the innermost frame is it.
+        (mlua::Error::CallbackError { .. }, Some(place)) if !has_place(message, &frames) => format!("{place}: {message}"),
+        (_, Some(_) | None) => message.to_owned(),
     };
-    let frames: Vec<String> =
-        frames.iter().map(|frame| frame.trim()).filter(|frame| !frame.is_empty() && !frame.starts_with("[C]")).map(str::to_owned).collect();
-    let mut message = [first.as_str()].into_iter().chain(rest).collect::<Vec<_>>().join("\n");
-    // Errors of host functions have no place of their own: the innermost frame is it.
-    if matches!(error, mlua::Error::CallbackError { .. })
-        && let Some(place) = frames.first().map(|frame| frame.split_whitespace().next().unwrap_or(frame))
-    {
-        message = format!("{}: {message}", place.trim_end_matches(':'));
-    }
     ScriptError::Failed { message, traceback: frames }
+}
+
+/// Whether a line of a traceback is about the script, and not about native functions or the surface's own text.
+fn is_of_script(frame: &str) -> bool {
+    !frame.is_empty() && frame != "stack traceback:" && !frame.starts_with("[C]") && !frame.starts_with("cadenza:")
+}
+
+/// Whether a message begins with a place of the script.
+fn has_place(message: &str, frames: &[String]) -> bool {
+    let places = frames.iter().filter_map(|frame| frame.split_once(": "));
+    places.into_iter().any(|(place, _)| message.starts_with(place))
 }
 
 fn words(error: &mlua::Error) -> (String, String) {

@@ -1,16 +1,17 @@
 //! Scripts in Rhai: an engine with its standard library, the Agent surface, `fs`, `args` and `import`.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cadenza_core::cancel::CancelToken;
 use cadenza_core::program::Host as _;
-use cadenza_core::program::rhai::install_script;
+use cadenza_core::program::rhai::{install_script, prepare_script};
 use cadenza_core::runtime::Runtime;
-use rhai::module_resolvers::FileModuleResolver;
+use parking_lot::Mutex;
 use rhai::{
-    AST, Array, Blob, Dynamic, Engine, EvalAltResult, FuncRegistration, LexError, Module, OptimizationLevel,
-    ParseError, ParseErrorType, Position, Scope,
+    AST, Array, Blob, Dynamic, Engine, EvalAltResult, FuncRegistration, LexError, Module, ModuleResolver,
+    OptimizationLevel, ParseError, ParseErrorType, Position, Scope, Shared,
 };
 
 use crate::host::{Console, Trusted};
@@ -26,10 +27,10 @@ const MAX_NESTING: usize = 256;
 /// Runs a script to its end.
 pub(crate) fn run(script: &Script<'_>, runtime: Runtime, console: &Console) -> Result<(), ScriptError> {
     let host = Arc::new(Trusted::new(runtime, console, false));
-    let engine = engine(&host, &script.folder());
+    let engine = engine(&host, &script.folder())?;
     let name = script.path.display().to_string();
     on_large_stack(|| {
-        let mut ast = engine.compile(script.source).map_err(|error| unparsed(&error, &name))?;
+        let mut ast = compile(&engine, script.source, &name)?;
         ast.set_source(name.as_str());
         let mut scope = Scope::new();
         let args: Array = script.args.iter().map(|arg| arg.as_str().into()).collect();
@@ -39,13 +40,13 @@ pub(crate) fn run(script: &Script<'_>, runtime: Runtime, console: &Console) -> R
 }
 
 /// A trusted engine whose modules lie in `folder`.
-pub(crate) fn engine(host: &Arc<Trusted>, folder: &Path) -> Engine {
+pub(crate) fn engine(host: &Arc<Trusted>, folder: &Path) -> Result<Engine, ScriptError> {
     let mut engine = Engine::new();
     engine.set_max_call_levels(MAX_CALLS);
     engine.set_max_expr_depths(MAX_NESTING, MAX_NESTING);
     engine.set_optimization_level(OptimizationLevel::None);
-    engine.set_module_resolver(FileModuleResolver::new_with_path(folder));
-    install_script(&mut engine, host.clone());
+    engine.set_module_resolver(Folder { path: folder.to_owned(), loaded: Mutex::default() });
+    install_script(&mut engine, host.clone()).map_err(ScriptError::failed)?;
     engine.register_static_module("fs", fs().into());
     let printer = host.clone();
     engine.on_print(move |text| printer.print(text));
@@ -53,7 +54,77 @@ pub(crate) fn engine(host: &Arc<Trusted>, folder: &Path) -> Engine {
     engine.on_debug(move |text, _, _| printer.print(text));
     let watched = host.clone();
     engine.on_progress(move |_| watched.is_cancelled().then_some(Dynamic::UNIT));
-    engine
+    Ok(engine)
+}
+
+/// A text that runs on such an engine.
+pub(crate) fn compile(engine: &Engine, source: &str, name: &str) -> Result<AST, ScriptError> {
+    let ast = engine.compile(source).map_err(|error| unparsed(&error, name))?;
+    prepare_script(&ast).map_err(|message| ScriptError::failed(format!("{name}: {message}")))
+}
+
+/// `import`: modules of one folder, run once.
+struct Folder {
+    path: PathBuf,
+    /// `None` while a module is loading.
+    loaded: Mutex<BTreeMap<PathBuf, Option<Shared<Module>>>>,
+}
+
+impl ModuleResolver for Folder {
+    fn resolve(
+        &self,
+        engine: &Engine,
+        _source: Option<&str>,
+        name: &str,
+        position: Position,
+    ) -> Result<Shared<Module>, Box<EvalAltResult>> {
+        let failed = |message: String| -> Box<EvalAltResult> {
+            EvalAltResult::ErrorRuntime(message.into(), position).into()
+        };
+        let path = files::module(&self.path, name, &["rhai"]).map_err(failed)?;
+        // Not in the `match`: its guard would live as long as the arms.
+        let before = self.loaded.lock().insert(path.clone(), None);
+        match before {
+            Some(Some(module)) => {
+                self.loaded.lock().insert(path, Some(module.clone()));
+                return Ok(module);
+            }
+            Some(None) => return Err(failed(format!("module {name:?} imports itself in a circle"))),
+            None => {}
+        }
+        let module = self.load(engine, &path).map_err(|error| match error {
+            Unloaded::Message(message) => failed(message),
+            Unloaded::Raised(error) => EvalAltResult::ErrorInModule(path.display().to_string(), error, position).into(),
+        });
+        let mut loaded = self.loaded.lock();
+        match module {
+            Ok(module) => {
+                loaded.insert(path, Some(module.clone()));
+                Ok(module)
+            }
+            Err(error) => {
+                loaded.remove(&path);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Why a module is not there.
+enum Unloaded {
+    Message(String),
+    Raised(Box<EvalAltResult>),
+}
+
+impl Folder {
+    fn load(&self, engine: &Engine, path: &Path) -> Result<Shared<Module>, Unloaded> {
+        let name = path.display().to_string();
+        let source =
+            std::fs::read_to_string(path).map_err(|error| Unloaded::Message(format!("{name}: {error}")))?;
+        let mut ast = compile(engine, &source, &name).map_err(|error| Unloaded::Message(error.to_string()))?;
+        ast.set_source(name);
+        Module::eval_ast_as_new(Scope::new(), &ast, engine).map(Shared::new).map_err(Unloaded::Raised)
+    }
 }
 
 type Raised<T> = Result<T, Box<EvalAltResult>>;
@@ -142,7 +213,7 @@ pub struct RhaiSession {
     engine: Engine,
     host: Arc<Trusted>,
     scope: Scope<'static>,
-    /// Functions of earlier inputs.
+    /// Functions of earlier inputs, as they were written.
     functions: AST,
     /// `import` statements of earlier inputs: each input begins with no modules.
     imports: String,
@@ -152,7 +223,7 @@ impl RhaiSession {
     /// A session whose agents belong to `runtime`.
     pub fn new(runtime: Runtime, console: &Console) -> Result<Self, ScriptError> {
         let host = Arc::new(Trusted::new(runtime, console, true));
-        let engine = engine(&host, Path::new("."));
+        let engine = engine(&host, Path::new("."))?;
         Ok(Self { engine, host, scope: Scope::new(), functions: AST::empty(), imports: String::new() })
     }
 
@@ -166,8 +237,9 @@ impl RhaiSession {
             Err(error) => return Err(unparsed(&error, "input")),
         };
         let ast = self.functions.clone_functions_only().merge(&compiled);
+        let prepared = prepare_script(&ast).map_err(ScriptError::failed)?;
         let (engine, scope, host) = (&self.engine, &mut self.scope, &self.host);
-        let value = on_large_stack(|| match engine.eval_ast_with_scope::<Dynamic>(scope, &ast) {
+        let value = on_large_stack(|| match engine.eval_ast_with_scope::<Dynamic>(scope, &prepared) {
             Ok(value) => Ok(shown(engine, value)),
             Err(_) if host.is_cancelled() => Err(ScriptError::Interrupted),
             Err(error) => Err(failure(*error, "input")),

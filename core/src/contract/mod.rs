@@ -249,6 +249,22 @@ impl ContractDraft {
 }
 
 /// A frozen contract. No setters; share it by `Arc`, also between runs.
+///
+/// Nothing in it can be changed, and none can be made without its hash (EC-3.B, EC-IB2):
+///
+/// ```compile_fail
+/// use cadenza_core::contract::{ContractDraft, ToolPolicy};
+///
+/// let mut contract = ContractDraft::new(ToolPolicy::Optional, "a1", "stub").seal();
+/// contract.terms.max_inferences = 9;
+/// ```
+///
+/// ```compile_fail
+/// use cadenza_core::contract::{ContractDraft, CycleException, ToolPolicy};
+///
+/// let contract = ContractDraft::new(ToolPolicy::Optional, "a1", "stub").seal();
+/// contract.cycle_forbid().push(("t".into(), "t".into()));
+/// ```
 #[derive(Clone, Debug)]
 pub struct ExecutionContract {
     terms: ContractDraft,
@@ -259,8 +275,8 @@ pub struct ExecutionContract {
     /// The hash of what it says.
     hash: Digest,
     created_at: Option<Millis>,
-    /// The first thing that is wrong with its form, for a contract from outside.
-    defect: Option<Arc<str>>,
+    /// The first thing that is wrong with its form, for a contract from outside, and the contract as it came.
+    defect: Option<(Arc<str>, Arc<Map>)>,
     /// H_0 of its transcripts, computed once.
     start: OnceLock<Digest>,
 }
@@ -324,7 +340,7 @@ getters! {
     /// Hash of what it says (V1).
     contract_hash: Digest = |contract| contract.hash;
     /// What is wrong with its form; only for a contract from outside.
-    defect: Option<&Arc<str>> = |contract| contract.defect.as_ref();
+    defect: Option<&Arc<str>> = |contract| contract.defect.as_ref().map(|(words, _)| words);
     /// All budgets in one piece.
     budget: Budget = |contract| Budget {
         max_inferences: contract.terms.max_inferences,
@@ -354,8 +370,12 @@ impl ExecutionContract {
         text
     }
 
-    /// The whole contract as data: the hashed fields, `contract_id`, `contract_hash`, `created_at`, `policy_rule`.
+    /// The whole contract as data: the hashed fields, `contract_id`, `contract_hash`, `created_at`, `policy_rule`. A flawed
+    /// contract from outside comes back as it came.
     pub fn to_value(&self) -> Value {
+        if let Some((_, arrived)) = &self.defect {
+            return Value::Map((**arrived).clone());
+        }
         let mut text = String::new();
         write_terms(&self.terms, &self.format, &mut Writer::new(&mut text));
         // Canonical text is JSON and its integers fit, so reading it back cannot fail.

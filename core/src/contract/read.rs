@@ -29,6 +29,7 @@ impl ExecutionContract {
         let Value::Map(mut fields) = value else {
             return Err(ContractError::NotAnObject(value.type_name()));
         };
+        let arrived = fields.clone();
         let mut reader = Reader { defect: None };
         let id = reader.provenance(&mut fields, "contract_id", ContractId::parse);
         let recorded = reader.provenance(&mut fields, "contract_hash", Digest::parse);
@@ -48,7 +49,7 @@ impl ExecutionContract {
             recorded,
             hash,
             created_at: created_at.map(Millis),
-            defect: reader.defect.map(Arc::from),
+            defect: reader.defect.map(|words| (words.into(), Arc::new(arrived))),
             start: OnceLock::new(),
         })
     }

@@ -3,15 +3,17 @@
 //! The order is part of the contract: interrupt and time, budgets, violation, protocol, validation, window, success, no
 //! progress, go on. Takes facts, returns a verdict; never changes anything.
 
+use super::Kernel;
 use super::entry::Predicate;
-use crate::contract::{CompletionMode, ToolPolicy};
+use crate::contract::{CompletionMode, Tokens, ToolPolicy};
 use crate::message::RejectionCode;
 use crate::outcome::{AgentOutcome, GoalStatus, Reason};
 
 /// What this step's reply was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reply {
     /// None crossed the boundary: cut, or the provider failed.
+    #[default]
     Absent,
     /// The adapter rejected it.
     Rejected(RejectionCode),
@@ -117,6 +119,39 @@ pub(super) fn decide(facts: &Facts) -> (Predicate, Next) {
 }
 
 impl Facts {
+    /// Reads them off a run.
+    pub(super) fn of(kernel: &Kernel) -> Self {
+        let budget = kernel.contract.budget();
+        let window = kernel.contract.no_progress_window();
+        let repeated = kernel.last.as_ref().is_some_and(|last| last.times >= window);
+        let talked =
+            kernel.contract.completion_mode() == CompletionMode::OnDoneTool && kernel.replies_without_call >= window;
+        Self {
+            policy: kernel.contract.tool_policy(),
+            mode: kernel.contract.completion_mode(),
+            strict: kernel.contract.strict_mode(),
+            reply: kernel.seen.reply,
+            synthesis: kernel.synthesis,
+            cancelled: kernel.pending.cancelled,
+            timeout: kernel.pending.timeout.as_ref().map(|(reason, _)| *reason),
+            tokens_exceeded: kernel.tokens_exceeded(),
+            inference_left: kernel.spent.inferences < budget.max_inferences,
+            token_left: budget.max_tokens_consumed.is_none_or(|limit| kernel.spent.tokens < limit),
+            violation: kernel.pending.violation.as_ref().map(|(reason, _)| *reason),
+            provider_failed: kernel.pending.provider_failed.is_some(),
+            invalid: kernel.pending.invalid.as_ref().map(|(reason, _)| *reason),
+            tool_failed: kernel.tool_failed.as_ref().map(|(reason, _)| *reason),
+            executed: kernel.spent.tools_executed,
+            executed_ok: kernel.spent.tools_ok,
+            attempted_call: kernel.attempted_call,
+            done: kernel.seen.done.as_ref().map(|(status, _)| *status),
+            format_retry_left: kernel.spent.format_retries < budget.max_format_retries,
+            semantic_retry_left: kernel.spent.semantic_retries < budget.max_semantic_retries,
+            threshold_reached: threshold_reached(kernel),
+            no_progress: repeated || talked,
+        }
+    }
+
     /// Required, and nothing was executed: invariant C cannot be met (V13).
     fn lacks_proof(&self) -> bool {
         self.policy == ToolPolicy::Required && self.executed == 0
@@ -148,6 +183,14 @@ impl Facts {
     fn completed(&self) -> AgentOutcome {
         if self.executed > 0 { AgentOutcome::CompletedWithTools } else { AgentOutcome::CompletedChatOnly }
     }
+}
+
+/// Estimated prompt tokens against the usable window, in per mille and without rounding (V18).
+fn threshold_reached(kernel: &Kernel) -> bool {
+    let budget = kernel.contract.context_budget();
+    let usable = budget.context_window.saturating_sub(budget.reserved_system + budget.reserved_synthesis);
+    let used = u128::from(Tokens::estimate(kernel.context_bytes).0) * 1000;
+    used >= u128::from(budget.force_synthesis_at_permille) * u128::from(usable)
 }
 
 /// 3b.

@@ -28,7 +28,7 @@ impl Kernel {
         let recorded = |slot: &Option<(Reason, Arc<str>)>| slot.as_ref().map(|(_, words)| words.clone());
         let budget = self.contract.budget();
         let words: Option<Arc<str>> = match outcome {
-            AgentOutcome::CompletedWithTools | AgentOutcome::CompletedChatOnly => Some("".into()),
+            AgentOutcome::CompletedWithTools | AgentOutcome::CompletedChatOnly => Some(Arc::default()),
             AgentOutcome::Interrupted => Some(CANCELLED.into()),
             AgentOutcome::FailedTimeout => recorded(&self.pending.timeout),
             AgentOutcome::FailedContractViolation => recorded(&self.pending.violation),

@@ -1,4 +1,14 @@
 //! Inputs: everything a run is told. Facts only; nothing here decides.
+//!
+//! Only what the adapter decided about a reply comes in here; a raw reply has no way into the kernel (EC-3.A, EC-IA1):
+//!
+//! ```compile_fail
+//! use cadenza_core::kernel::Inference;
+//! use cadenza_core::message::ModelReply;
+//!
+//! let reply = ModelReply::default();
+//! Inference { result: reply, usage: None, prompt_bytes: 0, chunks: Vec::new(), cancelled: false };
+//! ```
 
 use std::sync::Arc;
 

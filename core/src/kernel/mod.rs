@@ -51,10 +51,11 @@ use crate::canonical;
 use crate::contract::manifest::ControlTool;
 use crate::contract::{CompletionMode, ExecutionContract, Manifest, Millis, ModelProfile, Spent, Tokens, ToolPolicy};
 use crate::ids::Digest;
-use crate::message::{AdapterDecision, AgentMessage, MessageRole, RejectionCode, ToolInvocation};
+use crate::message::{AdapterDecision, AgentMessage, MessageRole, RejectionCode};
 use crate::outcome::{AgentOutcome, GoalStatus, Reason};
 use crate::value::{Map, Value};
 
+mod clock;
 mod command;
 mod commit;
 mod digest;
@@ -66,6 +67,7 @@ mod observe;
 mod precheck;
 mod replay;
 pub mod script;
+mod seen;
 mod stored;
 pub mod transcript;
 mod validate_calls;
@@ -80,10 +82,12 @@ pub use command::{Ask, Call, Command, Constraints, Ended, Purpose, Step};
 pub use digest::StateDigest;
 pub use input::{Executed, Inference, Input};
 pub use replay::{ReplayError, Replayed, replay};
-pub use stored::{StoredEntry, StoredError};
+pub use stored::{StoredEntry, StoredError, StoredRun};
 pub use verify::{Component, Divergence, compare, keyed_seal, verify};
 
+use clock::Clock;
 use commit::{Again, Facts, Next, Reply};
+use seen::{BatchCall, Last, Pending, Seen};
 use transcript::Header;
 use validate_calls::{Asked, Fate, Sequence};
 
@@ -127,15 +131,6 @@ impl Environment {
     }
 }
 
-/// What the clock says about the boundary call that just ended (V39).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Clock {
-    pub step_exceeded: bool,
-    pub total_exceeded: bool,
-    /// For a call that was cut: its deadline was what was left of the total.
-    pub cut_by_total: bool,
-}
-
 /// Which answer is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
@@ -143,73 +138,6 @@ enum Waiting {
     Inference,
     Tool,
     Nothing,
-}
-
-/// A call of the current batch.
-#[derive(Clone, Debug)]
-struct BatchCall {
-    id: CallRef,
-    name: Arc<str>,
-    arguments: Arc<Map>,
-    fate: Fate,
-    result: Option<Result<ToolEnvelope, Cut>>,
-    observation: Option<Arc<str>>,
-}
-
-/// What was seen since the last COMMIT.
-#[derive(Debug)]
-struct Seen {
-    reply: Reply,
-    rejection: Arc<str>,
-    content: Arc<str>,
-    source_model: Arc<str>,
-    batch: Vec<BatchCall>,
-    next: usize,
-    done: Option<(GoalStatus, Arc<Value>)>,
-}
-
-impl Default for Seen {
-    fn default() -> Self {
-        Self {
-            reply: Reply::Absent,
-            rejection: "".into(),
-            content: "".into(),
-            source_model: "".into(),
-            batch: Vec::new(),
-            next: 0,
-            done: None,
-        }
-    }
-}
-
-/// Verdicts that wait for COMMIT; the first of each kind stays.
-#[derive(Debug, Default)]
-struct Pending {
-    cancelled: bool,
-    timeout: Option<(Reason, Arc<str>)>,
-    violation: Option<(Reason, Arc<str>)>,
-    provider_failed: Option<Arc<str>>,
-    invalid: Option<(Reason, Arc<str>)>,
-}
-
-impl Pending {
-    /// Something already ends the run: nothing more may run.
-    fn stops(&self) -> bool {
-        self.cancelled
-            || self.timeout.is_some()
-            || self.violation.is_some()
-            || self.provider_failed.is_some()
-            || self.invalid.is_some()
-    }
-}
-
-/// The last executed call, and how often it came back the same (X1).
-#[derive(Debug)]
-struct Last {
-    name: Arc<str>,
-    arguments: Arc<Map>,
-    envelope: ToolEnvelope,
-    times: u32,
 }
 
 /// One run. Keeps only what its decisions need: nothing here grows with the history.
@@ -331,19 +259,8 @@ impl Kernel {
 
     /// Takes the answer to the last command. Pure: same state, same input, same step.
     pub fn step(&mut self, now: Millis, input: Input) -> Step {
-        let clock = self.read_clock(now);
+        let clock = Clock::read(&self.contract.budget(), self.started, self.boundary, now);
         self.advance(now, clock, input)
-    }
-
-    /// Elapsed equal to a limit is not exceeded (V11, EC-T1.7).
-    fn read_clock(&self, now: Millis) -> Clock {
-        let budget = self.contract.budget();
-        let left = budget.total_timeout.since(self.boundary.since(self.started));
-        Clock {
-            step_exceeded: now.since(self.boundary) > budget.step_timeout,
-            total_exceeded: now.since(self.started) > budget.total_timeout,
-            cut_by_total: left <= budget.step_timeout,
-        }
     }
 
     /// [`Self::step`] with a recorded clock: replay comes in here (V39).
@@ -367,7 +284,15 @@ impl Kernel {
             (Waiting::Tool, Input::Executed(executed)) => self.executed(executed, clock),
             (Waiting::Tool, Input::Cancelled { .. }) => self.cut_tool(Cut::Cancelled, clock),
             (Waiting::Tool, Input::TimedOut { .. }) => self.cut_tool(Cut::TimedOut, clock),
-            (waiting, input) => self.illegal(waiting, input.name()),
+            // Every other pair of question and answer is our own fault; spelled out, so that a new input asks for a place.
+            (
+                waiting @ (Waiting::Probe | Waiting::Inference | Waiting::Tool),
+                input @ (Input::Readiness(_)
+                | Input::Inferred(_)
+                | Input::ProviderFailed { .. }
+                | Input::Reused(_)
+                | Input::Executed(_)),
+            ) => self.illegal(waiting, input.name()),
         };
         self.hand_out(command)
     }
@@ -388,17 +313,19 @@ impl Kernel {
 
     /// The probe was cut: by the user, or because it took too long.
     fn stop_probe(&mut self, cancelled: bool, clock: Clock) -> Command {
-        let total = clock.total_exceeded || clock.cut_by_total;
-        let limit = if total { TimeLimit::Total } else { TimeLimit::InferStep };
-        self.verdict(cancelled, (!cancelled).then_some(limit));
-        let (outcome, reason, words): (_, _, Arc<str>) = if cancelled {
-            (AgentOutcome::Interrupted, Reason::Cancelled, CANCELLED.into())
-        } else if total {
-            (AgentOutcome::FailedTimeout, Reason::Total, self.limit_words(TimeLimit::Total))
-        } else {
-            (AgentOutcome::FailedPreflight, Reason::Backend, "the provider's readiness took too long".into())
-        };
-        self.terminate(outcome, reason, words)
+        let limit = clock.cut(Cut::TimedOut, TimeLimit::InferStep).filter(|_| !cancelled);
+        self.verdict(cancelled, limit);
+        match limit {
+            None => self.terminate(AgentOutcome::Interrupted, Reason::Cancelled, CANCELLED.into()),
+            Some(TimeLimit::Total) => {
+                let words = self.limit_words(TimeLimit::Total);
+                self.terminate(AgentOutcome::FailedTimeout, Reason::Total, words)
+            }
+            Some(TimeLimit::InferStep | TimeLimit::ToolStep) => {
+                let words = "the provider's readiness took too long".into();
+                self.terminate(AgentOutcome::FailedPreflight, Reason::Backend, words)
+            }
+        }
     }
 
     // INFER
@@ -449,7 +376,7 @@ impl Kernel {
         self.spent.charge_inference(usage, prompt_bytes, reply_bytes);
         self.context_bytes = prompt_bytes;
         self.note(Event::Adapter(record.clone()));
-        self.boundary_verdict(cancelled, clock, TimeLimit::InferStep);
+        self.verdict(cancelled, clock.after(TimeLimit::InferStep));
         let message = match message {
             Ok(message) => message,
             Err((failure, detail)) => {
@@ -494,14 +421,14 @@ impl Kernel {
 
     fn provider_failed(&mut self, message: Arc<str>, clock: Clock) -> Command {
         self.note(Event::ProviderFailed { message: message.clone() });
-        self.boundary_verdict(false, clock, TimeLimit::InferStep);
+        self.verdict(false, clock.after(TimeLimit::InferStep));
         self.pending.provider_failed = Some(message);
         self.commit()
     }
 
     fn cut_inference(&mut self, cut: Cut, raw_hash: Option<Digest>, clock: Clock) -> Command {
         self.note(Event::InferenceCut { cut, raw_hash });
-        self.cut_verdict(cut, clock, TimeLimit::InferStep);
+        self.verdict(cut == Cut::Cancelled, clock.cut(cut, TimeLimit::InferStep));
         self.commit()
     }
 
@@ -647,7 +574,7 @@ impl Kernel {
             observation: observation.clone(),
             child_tokens,
         })));
-        self.boundary_verdict(cancelled, clock, TimeLimit::ToolStep);
+        self.verdict(cancelled, clock.after(TimeLimit::ToolStep));
         self.spent.charge_child(child_tokens);
         match &envelope {
             ToolEnvelope::Ok(value) => {
@@ -711,7 +638,7 @@ impl Kernel {
             child_tokens: Tokens(0),
         };
         self.note(Event::Tool(Box::new(record)));
-        self.cut_verdict(cut, clock, TimeLimit::ToolStep);
+        self.verdict(cut == Cut::Cancelled, clock.cut(cut, TimeLimit::ToolStep));
         self.seen.next += 1;
         self.execute_next()
     }
@@ -751,48 +678,14 @@ impl Kernel {
         }
     }
 
-    /// One message for what the model said, one per call, in order (EC-S12).
     fn observe_batch(&mut self) {
-        let said = AgentMessage {
-            role: MessageRole::Assistant,
-            content: self.seen.content.to_string(),
-            tool_calls: self.seen.batch.iter().map(|call| self.invocation(call)).collect(),
-            tool_call_id: None,
-        };
-        self.append.push(said);
-        for index in 0..self.seen.batch.len() {
-            let call = &self.seen.batch[index];
-            let text = match (&call.fate, &call.result, &call.observation) {
-                (Fate::Invalid(words), _, _) => observe::error_text(words),
-                (_, Some(Ok(_)), Some(text)) => text.to_string(),
-                (_, Some(Ok(envelope)), None) => observe::text(envelope),
-                (_, Some(Err(_)) | None, _) => continue,
-            };
-            let id = call.id;
-            let (text, cut) = observe::truncate(text, self.contract.tool_output_budget());
-            if let Some(cut) = cut {
-                let observe::CutOutput { original_bytes, kept_bytes, sha256 } = cut;
-                self.note(Event::Truncated { call: id, original_bytes, kept_bytes, sha256 });
-            }
-            let message = AgentMessage {
-                role: MessageRole::Tool,
-                content: text,
-                tool_calls: Vec::new(),
-                tool_call_id: Some(id.to_string()),
-            };
-            self.context_bytes += canonical::length(&message);
-            self.append.push(message);
+        let observed = observe::batch(&self.seen, self.contract.tool_output_budget());
+        for (call, cut) in observed.truncated {
+            let observe::CutOutput { original_bytes, kept_bytes, sha256 } = cut;
+            self.note(Event::Truncated { call, original_bytes, kept_bytes, sha256 });
         }
-    }
-
-    fn invocation(&self, call: &BatchCall) -> ToolInvocation {
-        ToolInvocation {
-            id: call.id.to_string(),
-            name: call.name.clone(),
-            arguments: (*call.arguments).clone(),
-            source_model: self.seen.source_model.clone(),
-            raw_payload: None,
-        }
+        self.context_bytes += observed.messages[1..].iter().map(canonical::length).sum::<u64>();
+        self.append.extend(observed.messages);
     }
 
     // COMMIT
@@ -804,7 +697,7 @@ impl Kernel {
             let words = "the contract was exchanged while the run was under way";
             self.pending.violation.get_or_insert((Reason::ContractMutated, words.into()));
         }
-        let facts = self.facts();
+        let facts = Facts::of(self);
         let (predicate, next) = commit::decide(&facts);
         self.note(Event::Committed { predicate });
         match next {
@@ -816,48 +709,8 @@ impl Kernel {
         }
     }
 
-    fn facts(&self) -> Facts {
-        let budget = self.contract.budget();
-        let window = self.contract.no_progress_window();
-        let repeated = self.last.as_ref().is_some_and(|last| last.times >= window);
-        let talked =
-            self.contract.completion_mode() == CompletionMode::OnDoneTool && self.replies_without_call >= window;
-        Facts {
-            policy: self.contract.tool_policy(),
-            mode: self.contract.completion_mode(),
-            strict: self.contract.strict_mode(),
-            reply: self.seen.reply,
-            synthesis: self.synthesis,
-            cancelled: self.pending.cancelled,
-            timeout: self.pending.timeout.as_ref().map(|(reason, _)| *reason),
-            tokens_exceeded: self.tokens_exceeded(),
-            inference_left: self.spent.inferences < budget.max_inferences,
-            token_left: budget.max_tokens_consumed.is_none_or(|limit| self.spent.tokens < limit),
-            violation: self.pending.violation.as_ref().map(|(reason, _)| *reason),
-            provider_failed: self.pending.provider_failed.is_some(),
-            invalid: self.pending.invalid.as_ref().map(|(reason, _)| *reason),
-            tool_failed: self.tool_failed.as_ref().map(|(reason, _)| *reason),
-            executed: self.spent.tools_executed,
-            executed_ok: self.spent.tools_ok,
-            attempted_call: self.attempted_call,
-            done: self.seen.done.as_ref().map(|(status, _)| *status),
-            format_retry_left: self.spent.format_retries < budget.max_format_retries,
-            semantic_retry_left: self.spent.semantic_retries < budget.max_semantic_retries,
-            threshold_reached: self.threshold_reached(),
-            no_progress: repeated || talked,
-        }
-    }
-
     fn tokens_exceeded(&self) -> bool {
         self.contract.budget().max_tokens_consumed.is_some_and(|limit| self.spent.tokens > limit)
-    }
-
-    /// Estimated prompt tokens against the usable window, in per mille and without rounding (V18).
-    fn threshold_reached(&self) -> bool {
-        let budget = self.contract.context_budget();
-        let usable = budget.context_window.saturating_sub(budget.reserved_system + budget.reserved_synthesis);
-        let used = u128::from(Tokens::estimate(self.context_bytes).0) * 1000;
-        used >= u128::from(budget.force_synthesis_at_permille) * u128::from(usable)
     }
 
     /// The model is asked again: counted and recorded before it is.
@@ -992,26 +845,6 @@ impl Kernel {
     }
 
     // Verdicts of clock and cancel token
-
-    /// A call came back by itself.
-    fn boundary_verdict(&mut self, cancelled: bool, clock: Clock, step: TimeLimit) {
-        let limit = if clock.total_exceeded { Some(TimeLimit::Total) } else { clock.step_exceeded.then_some(step) };
-        self.verdict(cancelled, limit);
-    }
-
-    /// A call was cut.
-    fn cut_verdict(&mut self, cut: Cut, clock: Clock, step: TimeLimit) {
-        let limit = if clock.total_exceeded {
-            Some(TimeLimit::Total)
-        } else {
-            match cut {
-                Cut::TimedOut if clock.cut_by_total => Some(TimeLimit::Total),
-                Cut::TimedOut => Some(step),
-                Cut::Cancelled => clock.step_exceeded.then_some(step),
-            }
-        };
-        self.verdict(cut == Cut::Cancelled, limit);
-    }
 
     fn verdict(&mut self, cancelled: bool, timeout: Option<TimeLimit>) {
         if !cancelled && timeout.is_none() {

@@ -1,4 +1,5 @@
-//! PRECHECK: is this contract feasible here? (EC-P1 to EC-P6, in that order; the first failing check is the reason.)
+//! PRECHECK: is this contract feasible here? (EC-P1 to EC-P6, in that order; the first failing check is the reason. What
+//! is left of a delegation budget comes right after provenance.)
 //!
 //! Looks at the contract and at what exists; asks nobody. The backend's readiness comes as an input.
 
@@ -12,13 +13,13 @@ pub(super) type Refusal = (Reason, String);
 /// `None` when only the backend is left to ask.
 pub(super) fn check(contract: &ExecutionContract, environment: &Environment) -> Option<Refusal> {
     provenance(contract)
+        .or_else(|| delegation(contract, environment))
         .or_else(|| structure(contract))
         .or_else(|| unsupported(contract))
         .or_else(|| tools(contract, environment))
         .or_else(|| profile(contract, environment))
         .or_else(|| version(contract, environment))
         .or_else(|| context(contract))
-        .or_else(|| environment.refusal.as_ref().map(|words| (Reason::DelegationBudget, words.to_string())))
 }
 
 /// EC-P1, EC-O12, V36.
@@ -36,6 +37,19 @@ fn provenance(contract: &ExecutionContract) -> Option<Refusal> {
         return None;
     };
     Some((Reason::Provenance, format!("the contract has no valid `{missing}`")))
+}
+
+/// AC-15, V40: depth, number of calls, or what the parent has left.
+fn delegation(contract: &ExecutionContract, environment: &Environment) -> Option<Refusal> {
+    if let Some(words) = &environment.refusal {
+        return Some((Reason::DelegationBudget, words.to_string()));
+    }
+    let budget = contract.budget();
+    let nothing_left = budget.total_timeout.0 == 0 || budget.max_tokens_consumed.is_some_and(|tokens| tokens.0 == 0);
+    (contract.parent_contract_hash().is_some() && nothing_left).then(|| {
+        let words = "the run that started this one has no time or no tokens left for it";
+        (Reason::DelegationBudget, words.to_owned())
+    })
 }
 
 /// EC-P2a to EC-P2f.

@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
+use super::clock::Clock;
 use super::stored::StoredEntry;
 use super::transcript::Transcript;
 use super::verify::{Divergence, compare};
 use super::{
-    AdapterRecord, Clock, Command, Cut, Decision, Ended, Environment, Executed, Inference, Input, Kernel, ToolEnvelope,
+    AdapterRecord, Command, Cut, Decision, Ended, Environment, Executed, Inference, Input, Kernel, ToolEnvelope,
     ToolFailure,
 };
 use crate::contract::{ExecutionContract, Millis, Tokens};

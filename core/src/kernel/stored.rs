@@ -5,9 +5,12 @@
 
 use std::sync::Arc;
 
+use super::Environment;
+use super::replay::{ReplayError, Replayed, replay};
 use super::transcript::{Chain, Entry, Transcript};
+use super::verify::{Divergence, verify};
 use crate::canonical::{self, Sink, Writer};
-use crate::contract::Millis;
+use crate::contract::{ExecutionContract, Millis};
 use crate::ids::Digest;
 use crate::value::{Map, Value};
 
@@ -177,6 +180,70 @@ impl Chain<'_> {
             map.field("result_hash").digest(&hashes.result);
             map.field("state").str(entry.state.as_str());
         });
+    }
+}
+
+/// A whole run as stored: the contract it ran under, its entries, and the summary's head and length (V3).
+#[derive(Clone, Debug)]
+pub struct StoredRun {
+    /// The contract.
+    pub contract: Arc<ExecutionContract>,
+    /// All entries, in order.
+    pub entries: Vec<StoredEntry>,
+    /// Head of the chain.
+    pub head: Digest,
+    /// Number of entries.
+    pub length: usize,
+}
+
+impl StoredRun {
+    /// The run of a finished transcript.
+    pub fn of(contract: Arc<ExecutionContract>, transcript: &Transcript) -> Self {
+        Self { contract, entries: transcript.to_stored(), head: transcript.head(), length: transcript.len() }
+    }
+
+    /// One JSON object: `contract`, `entries`, `head`, `length`.
+    pub fn to_json(&self) -> String {
+        let mut out = String::with_capacity(1024 * (self.entries.len() + 1));
+        out.push_str("{\"contract\":");
+        Writer::new(&mut out).value(&self.contract.to_value());
+        out.push_str(",\"entries\":[");
+        for (index, entry) in self.entries.iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            out.push_str(&entry.to_json());
+        }
+        out.push_str("],\"head\":\"");
+        self.head.write_hex(&mut out);
+        out.push_str("\",\"length\":");
+        out.push_str(itoa::Buffer::new().format(self.length));
+        out.push('}');
+        out
+    }
+
+    /// Reads a run back. What it says is not believed yet: see [`StoredRun::verify`].
+    pub fn from_json(text: &str) -> Result<Self, StoredError> {
+        let Value::Map(mut map) = Value::from_json(text)? else { return Err(StoredError::Field("run")) };
+        let contract = canonical::decode(map.remove("contract").unwrap_or_default());
+        let Some(Value::List(entries)) = map.remove("entries") else { return Err(StoredError::Field("entries")) };
+        let length = map.get("length").and_then(Value::as_int).and_then(|length| usize::try_from(length).ok());
+        Ok(Self {
+            contract: ExecutionContract::from_value(contract).map_err(|_| StoredError::Field("contract"))?.into(),
+            entries: entries.into_iter().map(StoredEntry::from_value).collect::<Result<_, _>>()?,
+            head: digest_of(&map, "head")?,
+            length: length.ok_or(StoredError::Field("length"))?,
+        })
+    }
+
+    /// Recomputes the whole chain (unified-kernel 6.10, level 1).
+    pub fn verify(&self) -> Result<(), Divergence> {
+        verify(&self.contract, &self.entries, self.head, self.length)
+    }
+
+    /// Runs the recorded inputs through a fresh kernel (level 2).
+    pub fn replay(&self, environment: &Environment) -> Result<Replayed, ReplayError> {
+        replay(self.contract.clone(), environment, &self.entries)
     }
 }
 

@@ -26,7 +26,14 @@ pub struct Header {
     pub model_fingerprint: Arc<str>,
 }
 
-/// Entries of one run. Append-only.
+/// Entries of one run. Append-only: what is in cannot be changed (EC-IE2).
+///
+/// ```compile_fail
+/// use cadenza_core::kernel::transcript::Transcript;
+///
+/// let mut transcript = Transcript::default();
+/// transcript.entries()[0].seq = 9;
+/// ```
 #[derive(Clone, Debug)]
 pub struct Transcript {
     header: Header,
@@ -85,10 +92,11 @@ impl Transcript {
 
     /// The states that were entered, in order.
     pub fn states(&self) -> impl Iterator<Item = State> {
-        self.entries.iter().filter_map(|entry| match &entry.event {
-            Event::Transition { to, .. } => Some(*to),
-            _ => None,
-        })
+        self.entries.iter().filter_map(
+            |entry| {
+                if let Event::Transition { to, .. } = &entry.event { Some(*to) } else { None }
+            },
+        )
     }
 }
 

@@ -21,7 +21,7 @@ pub struct Limits {
     pub max_value_nodes: usize,
     /// Nesting of a result or one host argument.
     pub max_value_depth: usize,
-    /// Depth of the program's own calls.
+    /// Depth of the program's own calls. An executor whose calls use the native stack may allow fewer.
     pub max_call_depth: usize,
     /// Captured `print` output, in bytes; the rest is dropped.
     pub max_output_bytes: usize,
@@ -41,7 +41,7 @@ impl Default for Limits {
             max_value_bytes: 1 << 20,
             max_value_nodes: 100_000,
             max_value_depth: 64,
-            max_call_depth: 200,
+            max_call_depth: 1_000,
             max_output_bytes: 64 << 10,
             max_error_bytes: 4 << 10,
             max_host_calls: 1_000,

@@ -10,7 +10,7 @@ use std::{fmt, future};
 
 use serde::Deserialize;
 
-use super::{ModelReply, ModelRequest, Provider, ProviderError, ProviderErrorClass, ReplyFuture};
+use super::{ModelReply, ModelRequest, Provider, ProviderError, ProviderErrorClass, ReplyFuture, Usage};
 use crate::cancel::CancelToken;
 use crate::outcome::ProgramSource;
 use crate::program::Language;
@@ -154,6 +154,8 @@ impl Provider for Library {
             Some(code) => Ok(ModelReply {
                 content: Some(code.to_owned()),
                 source: Some(ProgramSource::Library),
+                // No model was asked: nothing to charge, nothing to estimate.
+                usage: Some(Usage::default()),
                 note: Some(Cow::Borrowed(
                     "the program comes from the embedded library; no model is configured (set CADENZA_MODEL or `model`)",
                 )),

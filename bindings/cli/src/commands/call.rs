@@ -78,9 +78,8 @@ fn print(outcome: &Outcome, style: Style) {
             other => say(&other.to_json()),
         },
         Some(error) => {
-            let again = if error.retriable { " (may succeed when tried again)" } else { "" };
             let mut stderr = std::io::stderr().lock();
-            drop(writeln!(stderr, "{} {}: {}{again}", style.bad("error:"), error.error_type, error.message));
+            drop(writeln!(stderr, "{} {}: {}", style.bad("error:"), error.error_type, error.message));
         }
     }
     if let Some(metadata) = &outcome.metadata

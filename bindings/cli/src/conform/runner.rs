@@ -70,7 +70,13 @@ fn run_body(
     for step in &story.steps {
         run.perform(step).map_err(|why| format!("line {}, {}: {why}", step.line, step.op.name()))?;
     }
-    let overruns = run.model.overruns();
+    let overruns: Vec<String> = match &story.plan {
+        Some(plan) => {
+            let is_sequence = |method: &String| plan.iter().any(|planned| planned.method == *method && !planned.always);
+            run.model.overruns().into_iter().filter(is_sequence).collect()
+        }
+        None => Vec::new(),
+    };
     Ok((!overruns.is_empty()).then(|| {
         format!("the plan was used up, and its last id repeated, for: {}", overruns.join(", "))
     }))

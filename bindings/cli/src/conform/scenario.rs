@@ -52,8 +52,21 @@ pub struct Story {
     pub steps: Vec<Step>,
 }
 
-/// Method, the line of its plan, and the ids.
-pub type PlanIds = Vec<(String, u64, Vec<String>)>;
+/// A provider plan, by method.
+pub type PlanIds = Vec<PlannedMethod>;
+
+/// What the provider answers for one method.
+#[derive(Clone, Debug)]
+pub struct PlannedMethod {
+    /// The method.
+    pub method: String,
+    /// 1-based line.
+    pub line: u64,
+    /// The n-th request gets the n-th id.
+    pub ids: Vec<String>,
+    /// Whether it is one id for every request: then no request is one too many.
+    pub always: bool,
+}
 
 /// One step.
 #[derive(Clone, Debug)]
@@ -226,6 +239,7 @@ impl Story {
 fn read_plan(node: &Node) -> Result<PlanIds, Fault> {
     let mut plan = Vec::new();
     for (method, node) in node.map("provider_plan")? {
+        let always = !matches!(node.kind, Kind::Map(_));
         let ids = match &node.kind {
             Kind::Map(_) => {
                 let mut fields = Fields::of(node, format!("the plan of `{method}`"))?;
@@ -235,7 +249,7 @@ fn read_plan(node: &Node) -> Result<PlanIds, Fault> {
             }
             Kind::Scalar(_) | Kind::List(_) => vec![node.text(method)?],
         };
-        plan.push((method.clone(), node.line, ids));
+        plan.push(PlannedMethod { method: method.clone(), line: node.line, ids, always });
     }
     Ok(plan)
 }

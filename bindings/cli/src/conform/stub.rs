@@ -9,7 +9,7 @@ use cadenza_core::value::{Map, Value};
 use super::document::Fault;
 use super::literal::literal;
 use super::programs::Programs;
-use super::scenario::{Call, Expectation, PlanIds};
+use super::scenario::{Call, Expectation, PlanIds, PlannedMethod};
 
 /// Role and method with which the program for `budget_exceeded` goes down one level further.
 const DEEPER: (&str, &str) = ("conformance level below", "go_one_level_further");
@@ -19,7 +19,7 @@ const BOOM: &str = "boom";
 /// The model that plays a plan.
 pub fn planned(plan: &PlanIds, programs: &Programs) -> Result<Scripted, Fault> {
     let mut built = Plan::new();
-    for (method, line, ids) in plan {
+    for PlannedMethod { method, line, ids, .. } in plan {
         if ids.is_empty() {
             return Err(Fault::new(*line, format!("the plan of `{method}` is an empty sequence")));
         }

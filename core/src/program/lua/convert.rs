@@ -5,8 +5,9 @@
 //! dropped or guessed: what has no JSON form is refused with its path and a hint.
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
+use mlua::ffi;
 use mlua::{Function, Lua, Table, Value as LuaValue};
 
 use crate::program::Limits;
@@ -78,46 +79,99 @@ impl Marks {
 
 /// Hands a host's value to a program.
 pub(super) fn to_lua(lua: &Lua, marks: &Marks, value: &Value) -> mlua::Result<LuaValue> {
-    to_lua_at(lua, marks, value, false, 0)
+    hand_over(lua, marks, value, false)
 }
 
 /// The same, with all tables read-only: a copy whose changes would be lost must not look changeable.
 pub(super) fn to_lua_frozen(lua: &Lua, marks: &Marks, value: &Value) -> mlua::Result<LuaValue> {
-    to_lua_at(lua, marks, value, true, 0)
+    hand_over(lua, marks, value, true)
 }
 
-fn to_lua_at(lua: &Lua, marks: &Marks, value: &Value, frozen: bool, depth: usize) -> mlua::Result<LuaValue> {
-    if depth > MAX_DEPTH_IN {
-        return Err(mlua::Error::runtime("a value nests too deeply to be handed to a program"));
+fn hand_over(lua: &Lua, marks: &Marks, value: &Value, frozen: bool) -> mlua::Result<LuaValue> {
+    match value {
+        Value::Null => Ok(LuaValue::NULL),
+        Value::Bool(value) => Ok(LuaValue::Boolean(*value)),
+        Value::Int(value) if exact(*value) => Ok(LuaValue::Number(*value as f64)),
+        Value::Int(value) => Ok(LuaValue::String(lua.create_string(itoa::Buffer::new().format(*value))?)),
+        Value::Float(value) => Ok(LuaValue::Number(*value)),
+        Value::String(value) => Ok(LuaValue::String(lua.create_string(value)?)),
+        Value::List(_) | Value::Map(_) => {
+            let mut fits = true;
+            // SAFETY: `exec_raw` gives the state of a live VM whose lock is held, inside a protected call, with the list
+            // metatable as the only value; `push` adds one value, and the metatable below it is removed.
+            let table = unsafe {
+                lua.exec_raw(&marks.array, |state| {
+                    fits = push(state, value, frozen, 0);
+                    ffi::lua_remove(state, ARRAY_MARK);
+                })?
+            };
+            if fits { Ok(table) } else { Err(mlua::Error::runtime("a value nests too deeply for a program")) }
+        }
     }
-    Ok(match value {
-        Value::Null => LuaValue::NULL,
-        Value::Bool(value) => LuaValue::Boolean(*value),
-        Value::Int(value) if value.abs() <= EXACT => LuaValue::Number(*value as f64),
-        Value::Int(value) => LuaValue::String(lua.create_string(itoa::Buffer::new().format(*value))?),
-        Value::Float(value) => LuaValue::Number(*value),
-        Value::String(value) => LuaValue::String(lua.create_string(value)?),
-        Value::List(list) => {
-            let table = lua.create_table_with_capacity(list.len(), 0)?;
-            for item in list {
-                table.raw_push(to_lua_at(lua, marks, item, frozen, depth + 1)?)?;
-            }
-            table.set_metatable(Some(marks.array.clone()))?;
-            table.set_readonly(frozen);
-            LuaValue::Table(table)
+}
+
+/// Whether a number keeps its value in Luau.
+fn exact(number: i64) -> bool {
+    number.unsigned_abs() <= EXACT.unsigned_abs()
+}
+
+/// Where `push` finds the metatable of lists.
+const ARRAY_MARK: c_int = 1;
+
+/// Pushes a value; false if it nests too deeply, and is cut there.
+///
+/// # Safety
+/// `state` must be live and locked, inside a protected call, with the list metatable at `ARRAY_MARK`. Running out of
+/// memory raises an error that unwinds through this frame: nothing here may need dropping.
+unsafe fn push(state: *mut ffi::lua_State, value: &Value, frozen: bool, depth: usize) -> bool {
+    let size = |length: usize| c_int::try_from(length).unwrap_or(c_int::MAX);
+    let mut fits = true;
+    // SAFETY: the caller vouches for the state; room for the four values that one level pushes is made first. Strings are
+    // copied by Luau. The tables written to are the ones just made, at the top of the stack.
+    unsafe {
+        ffi::lua_rawcheckstack(state, 4);
+        if depth > MAX_DEPTH_IN {
+            ffi::lua_pushnil(state);
+            return false;
         }
-        Value::Map(map) => {
-            let table = lua.create_table_with_capacity(0, map.len())?;
-            for (key, item) in map {
-                // A null field is an absent field; on the way back it is restored (`Reader::restore`).
-                if *item != Value::Null {
-                    table.raw_set(key.as_str(), to_lua_at(lua, marks, item, frozen, depth + 1)?)?;
+        match value {
+            Value::Null => ffi::lua_pushlightuserdata(state, std::ptr::null_mut()),
+            Value::Bool(value) => ffi::lua_pushboolean(state, (*value).into()),
+            Value::Int(value) if exact(*value) => ffi::lua_pushnumber(state, *value as f64),
+            Value::Int(value) => {
+                let mut digits = itoa::Buffer::new();
+                let digits = digits.format(*value);
+                ffi::lua_pushlstring(state, digits.as_ptr().cast(), digits.len());
+            }
+            Value::Float(value) => ffi::lua_pushnumber(state, *value),
+            Value::String(value) => {
+                ffi::lua_pushlstring(state, value.as_ptr().cast(), value.len());
+            }
+            Value::List(list) => {
+                ffi::lua_createtable(state, size(list.len()), 0);
+                for (index, item) in list.iter().enumerate() {
+                    fits &= push(state, item, frozen, depth + 1);
+                    ffi::lua_rawseti(state, -2, index as ffi::lua_Integer + 1);
                 }
+                ffi::lua_pushvalue(state, ARRAY_MARK);
+                ffi::lua_setmetatable(state, -2);
+                ffi::lua_setreadonly(state, -1, frozen.into());
             }
-            table.set_readonly(frozen);
-            LuaValue::Table(table)
+            Value::Map(map) => {
+                ffi::lua_createtable(state, 0, size(map.len()));
+                for (key, item) in map {
+                    // A null field is an absent field; on the way back it is restored (`Reader::read`).
+                    if *item != Value::Null {
+                        ffi::lua_pushlstring(state, key.as_ptr().cast(), key.len());
+                        fits &= push(state, item, frozen, depth + 1);
+                        ffi::lua_rawset(state, -3);
+                    }
+                }
+                ffi::lua_setreadonly(state, -1, frozen.into());
+            }
         }
-    })
+    }
+    fits
 }
 
 /// Why a program's value was not taken.
@@ -178,9 +232,7 @@ impl<'a> Reader<'a> {
                     return Err(self.refuse("text that is not valid UTF-8 has no JSON form"));
                 };
                 match before {
-                    Some(Value::Int(number)) if number.abs() > EXACT && number.to_string() == text => {
-                        Value::Int(*number)
-                    }
+                    Some(Value::Int(number)) if !exact(*number) && number.to_string() == text => Value::Int(*number),
                     Some(_) | None => Value::String(text.to_owned()),
                 }
             }

@@ -184,6 +184,11 @@ impl<'a> Meter<'a> {
         self.plan();
     }
 
+    /// The first look: a call that was cancelled, or whose time is over, does not begin.
+    pub(super) fn check_start(&self) {
+        self.check_clock(self.started);
+    }
+
     /// The last look, when the program has returned: it may have done so just after its time.
     pub(super) fn check_end(&self) {
         if !self.ended() {

@@ -17,14 +17,15 @@ pub(super) struct Rewritten {
     pub(super) uses_varargs: bool,
 }
 
-/// Rewrites a program that compiles. The error says what could not be understood, and at which line.
-pub(super) fn rewrite(code: &str) -> Result<Rewritten, String> {
+/// Rewrites a program that compiles. The error says at which line something could not be understood, and what.
+pub(super) fn rewrite(code: &str) -> Result<Rewritten, (u32, String)> {
     let mut scanner = Scanner::new(code);
     match scanner.run() {
         Ok(()) => Ok(scanner.finish()),
         Err(what) => {
-            let line = 1 + code.as_bytes()[..scanner.at.min(code.len())].iter().filter(|byte| **byte == b'\n').count();
-            Err(format!("line {line}: {what}"))
+            let before = &code.as_bytes()[..scanner.at.min(code.len())];
+            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+            Err((u32::try_from(line).unwrap_or(u32::MAX), what))
         }
     }
 }
@@ -89,6 +90,8 @@ struct Scanner<'a> {
     token_end: usize,
     /// The last token was `function`, `.` or `:`.
     after_function: bool,
+    /// `<` after a name, with nothing since but what types are made of: `Map<string, {number}`.
+    angles: u32,
     /// `ipairs` is used other than by calling it.
     ipairs_rebound: bool,
     uses_varargs: bool,
@@ -106,6 +109,7 @@ impl<'a> Scanner<'a> {
             closed: (0, 0),
             token_end: 0,
             after_function: false,
+            angles: 0,
             ipairs_rebound: false,
             uses_varargs: false,
         }
@@ -172,7 +176,20 @@ impl<'a> Scanner<'a> {
                     self.last = Last::Statement;
                 }
                 b'a'..=b'z' | b'A'..=b'Z' | b'_' => self.word()?,
+                b'-' if self.peek(1) == Some(b'>') => {
+                    self.at += 2;
+                    self.last = Last::Operand;
+                }
+                b'<' | b'>' => self.angle(byte),
+                b'?' => {
+                    // Only types end so: `local x: number?`.
+                    self.at += 1;
+                    self.last = Last::Statement;
+                }
                 _operator => {
+                    if !matches!(byte, b'.' | b',' | b':' | b'|' | b'&') {
+                        self.angles = 0;
+                    }
                     self.at += 1;
                     self.last = Last::Operand;
                 }
@@ -234,10 +251,32 @@ impl<'a> Scanner<'a> {
                 self.pop(&[Open::Function, Open::IfStatement, Open::Do], "end")?;
                 self.last = Last::Statement;
             }
-            "and" | "or" | "not" | "return" => self.last = Last::Operand,
+            "and" | "or" | "not" | "return" => {
+                self.angles = 0;
+                self.last = Last::Operand;
+            }
             _name_or_literal => self.last = Last::Statement,
         }
         Ok(())
+    }
+
+    /// `<` and `>` compare, or hold the parameters of a type; a statement may follow only the latter.
+    fn angle(&mut self, byte: u8) {
+        let after_name = self.bytes[..self.at].last().is_some_and(|last| last.is_ascii_alphanumeric() || *last == b'_');
+        if self.peek(1) == Some(b'=') {
+            self.angles = 0;
+        } else if byte == b'<' && after_name {
+            self.angles += 1;
+        } else if byte == b'>' && self.angles > 0 {
+            self.angles -= 1;
+            self.at += 1;
+            self.last = Last::Statement;
+            return;
+        } else {
+            self.angles = 0;
+        }
+        self.at += 1;
+        self.last = Last::Operand;
     }
 
     fn begin(&mut self, open: Open) {
@@ -246,10 +285,11 @@ impl<'a> Scanner<'a> {
     }
 
     fn begin_if(&mut self) {
-        let is_expression = match self.last {
-            Last::Operand => true,
-            Last::Statement => false,
-            Last::Branch => matches!(self.open.last(), Some(Open::IfExpression | Open::ElseExpression)),
+        // Where only expressions may stand, it is one; elsewhere the token before it tells.
+        let is_expression = match self.open.last() {
+            Some(Open::Bracket(..) | Open::Interpolation | Open::WhileHead | Open::ForHead | Open::ForIn(..)) => true,
+            Some(Open::IfExpression | Open::ElseExpression) => self.last != Last::Statement,
+            Some(Open::Function | Open::IfStatement | Open::Do | Open::Repeat) | None => self.last == Last::Operand,
         };
         if is_expression {
             self.open.push(Open::IfExpression);
@@ -521,6 +561,30 @@ mod tests {
     }
 
     #[test]
+    fn type_annotations_are_not_expressions() {
+        let rest = "if x then for k in t do end end";
+        let wrapped = "if x then for k in ITER( t ) do end end";
+        for code in [
+            "local x: number?",
+            "local x: Map<string, {number}>",
+            "local x: A<B<C>>",
+            "type F = (number, ...string) -> A<B>",
+            "type G<T> = {[string]: T}?",
+            "local x = y :: Map<string, number>",
+            "local function f(a: A<B>, ...: number): A<B>? return a end",
+            "local x = a < b",
+            "local x = a > b",
+            "local x = a <= b or c >= d",
+            "type T = typeof(if a then b else c)",
+        ] {
+            check(&format!("{code} {rest}"), &format!("{code} {wrapped}"));
+        }
+        check("local x = a < b and c > if d then e else f", "local x = a < b and c > if d then e else f");
+        check("local x = f(a < b, c > if d then e else g) do end", "local x = f(a < b, c > if d then e else g) do end");
+        check("local x = a > if d then e else f if g then end", "local x = a > if d then e else f if g then end");
+    }
+
+    #[test]
     fn loops_over_ipairs_keep_the_short_cut() {
         check("for i, v in ipairs(t) do end", "for i, v in ipairs(t) do end");
         check("for i, v in ipairs ( f(t) )\n-- all\ndo end", "for i, v in ipairs ( f(t) )\n-- all\ndo end");
@@ -554,6 +618,6 @@ mod tests {
 
     #[test]
     fn the_reserved_name_is_refused() {
-        assert!(rewrite(&format!("\nreturn {NAME}")).is_err_and(|error| error.starts_with("line 2: ")));
+        assert!(rewrite(&format!("\nreturn {NAME}")).is_err_and(|(line, _)| line == 2));
     }
 }

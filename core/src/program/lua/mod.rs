@@ -106,7 +106,8 @@ impl Executor for LuaExecutor {
         }
         // The original first: messages must speak about what the model wrote.
         compiler().compile(code).map_err(|error| compile_error(&error))?;
-        let rewritten = iterate::rewrite(code).map_err(|message| CompileError { message, line: None })?;
+        let rewritten = iterate::rewrite(code)
+            .map_err(|(line, what)| CompileError { message: format!("line {line}: {what}"), line: Some(line) })?;
         let bytecode = compiler().compile(&rewritten.code).map_err(|error| compile_error(&error))?;
         Ok(Program {
             language: Language::Lua,
@@ -160,6 +161,10 @@ impl Executor for LuaExecutor {
 
 /// Runs a program and judges it: the meter first, then what the interpreter says.
 fn run(vm: &mut Vm, program: &Program, compiled: &Compiled, job: &Job<'_>) -> Result<Returned, ProgramFailure> {
+    job.meter.check_start();
+    if let Some(verdict) = job.meter.take_verdict() {
+        return Err(verdict);
+    }
     let left = {
         // SAFETY: the guard is dropped at the end of this block, before the job and its meter, on this thread.
         let _metered = unsafe { Running::metered(&job.meter) };

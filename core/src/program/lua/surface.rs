@@ -4,8 +4,9 @@
 //! them. A primitive never raises a refusal itself: it answers `false, message`, and the prelude raises the message as
 //! a plain string at the program's own line. The same surface is installed in generated programs and in users' scripts.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
+use mlua::chunk::{ChunkMode, Compiler};
 use mlua::{AnyUserData, Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value as LuaValue};
 
 use super::convert::{Marks, Reader, Unreadable, cut, to_lua, to_lua_frozen};
@@ -17,8 +18,33 @@ use crate::outcome::{ErrorType, Outcome};
 use crate::program::{AgentRef, Arguments, Bounds, Host, Limits};
 use crate::value::{Map, Value};
 
-/// The prelude, as source text.
-const SURFACE: &str = include_str!("surface.luau");
+/// The prelude.
+static SURFACE: Prelude = Prelude::new(include_str!("surface.luau"));
+
+/// Source that ships with Cadenza and runs in each new VM; compiled once per process.
+pub(super) struct Prelude {
+    source: &'static str,
+    bytecode: OnceLock<Vec<u8>>,
+}
+
+impl Prelude {
+    /// A prelude with this source.
+    pub(super) const fn new(source: &'static str) -> Self {
+        Self { source, bytecode: OnceLock::new() }
+    }
+
+    /// Loads it into a VM.
+    pub(super) fn load(&self, lua: &Lua) -> mlua::Result<Function> {
+        let bytecode = match self.bytecode.get() {
+            Some(bytecode) => bytecode,
+            None => {
+                let compiled = Compiler::new().set_optimization_level(1).set_debug_level(1).compile(self.source)?;
+                self.bytecode.get_or_init(|| compiled)
+            }
+        };
+        lua.load(&bytecode[..]).set_name("=cadenza").set_mode(ChunkMode::Binary).into_function()
+    }
+}
 
 /// The envelope behind an outcome object, as the host returned it.
 struct Envelope(Outcome);
@@ -106,8 +132,7 @@ pub(super) fn install(lua: &Lua, slot: &Arc<Slot>, marks: &Arc<Marks>, own: bool
         Ok(table)
     })?;
     mark_table.raw_set("freeze", freeze)?;
-    let (globals, inner): (Table, Table) =
-        lua.load(SURFACE).set_name("=cadenza").call((&host.table, mark_table, own))?;
+    let (globals, inner): (Table, Table) = SURFACE.load(lua)?.call((&host.table, mark_table, own))?;
     Ok(Surface { globals, inner, host: host.table })
 }
 
@@ -121,6 +146,10 @@ fn agents(host: &Primitives<'_>) -> mlua::Result<()> {
         }
         let kwargs = read_map(marks, job, &kwargs, "keyword arguments")?;
         let method = name(&method)?;
+        if AgentRef(agent) == AgentRef::THIS && !method.ends_with('=') {
+            // The agent may answer its own call by a reader.
+            job.reads.borrow_mut().saw_context(&method);
+        }
         let outcome = ask_seen(marks, job, |host| host.call(AgentRef(agent), &method, list, kwargs))?;
         outcome_fields(lua, marks, outcome)
     })?;
@@ -138,7 +167,12 @@ fn agents(host: &Primitives<'_>) -> mlua::Result<()> {
         Ok(ask_seen(marks, job, |host| host.agent_tool(AgentRef(agent), &tool))?.0)
     })?;
     host.add("responds_to", |_, _, job, (agent, method): (u32, LuaString)| {
-        Ok(job.host().responds_to(AgentRef(agent), &name(&method)?))
+        let method = name(&method)?;
+        if AgentRef(agent) == AgentRef::THIS {
+            // Whether a reader exists depends on the context.
+            job.reads.borrow_mut().saw_context(&method);
+        }
+        Ok(job.host().responds_to(AgentRef(agent), &method))
     })?;
     host.add("remember", |_, marks, job, (agent, entries): (u32, LuaValue)| {
         let entries = read_map(marks, job, &entries, "entries")?;

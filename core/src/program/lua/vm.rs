@@ -16,8 +16,8 @@ use super::job::{Job, Slot};
 use super::{Compiled, interrupt, iterate, surface};
 use crate::ids::Digest;
 
-/// The guards, as source text.
-const GUARD: &str = include_str!("guard.luau");
+/// The guards.
+static GUARD: surface::Prelude = surface::Prelude::new(include_str!("guard.luau"));
 
 /// Loaded programs that a VM keeps; each costs about 1.5 KB.
 const MAX_LOADED: usize = 128;
@@ -74,8 +74,8 @@ impl Vm {
         mark_table.raw_set("object", &marks.object)?;
         mark_table.raw_set("proxies", &marks.proxies)?;
         mark_table.raw_set("null", LuaValue::NULL)?;
-        let (guarded, reset): (Table, Function) =
-            lua.load(GUARD).set_name("=cadenza").call((&surface.host, mark_table, &surface.inner, iterate::NAME))?;
+        let (guarded, reset, declare): (Table, Function, Function) =
+            GUARD.load(&lua)?.call((&surface.host, mark_table, &surface.inner, iterate::NAME))?;
         // Everything that is not on the list goes: the list is what the two preludes return.
         let globals = lua.globals();
         let names = globals.pairs::<LuaValue, LuaValue>().map(|pair| Ok(pair?.0)).collect::<mlua::Result<Vec<_>>>()?;
@@ -91,6 +91,7 @@ impl Vm {
         lua.sandbox(true)?;
         let environment_meta = lua.create_table()?;
         environment_meta.raw_set("__index", globals)?;
+        environment_meta.raw_set("__newindex", declare)?;
         environment_meta.raw_set("__metatable", "locked")?;
         environment_meta.set_readonly(true);
         interrupt::install(&lua)?;

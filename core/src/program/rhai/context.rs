@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::{Arc, RwLock};
 
 use rhai::{Array, Dynamic, ImmutableString, Map as RhaiMap};
 
@@ -34,14 +35,29 @@ pub(super) struct ContextView {
 /// What was handed out so far.
 #[derive(Default)]
 pub(super) struct Live {
-    args: RefCell<BTreeMap<usize, Dynamic>>,
-    kwargs: RefCell<BTreeMap<String, Dynamic>>,
+    args: RefCell<BTreeMap<usize, Kept>>,
+    kwargs: RefCell<BTreeMap<String, Kept>>,
     context: RefCell<BTreeMap<String, Held>>,
     history: RefCell<Option<Dynamic>>,
 }
 
+/// A list or map that was handed out as a shared value. Handing it out again copies nothing.
+#[derive(Clone)]
+pub(super) struct Kept(Arc<RwLock<Dynamic>>);
+
+impl Kept {
+    pub(super) fn new(value: Dynamic) -> Self {
+        Self(Arc::new(RwLock::new(value)))
+    }
+
+    /// The shared value, unless a method is working on it: Rhai would wait for that one, in vain.
+    pub(super) fn hand_out(&self) -> Option<Dynamic> {
+        self.0.try_write().is_ok().then(|| Dynamic::from(self.0.clone()))
+    }
+}
+
 struct Held {
-    value: Dynamic,
+    value: Kept,
     /// The program may have changed it since the host saw it.
     dirty: bool,
 }
@@ -55,8 +71,8 @@ impl Live {
             if context.is_empty() {
                 return Ok(());
             }
-            let dirty = context.iter().filter(|(_, held)| held.dirty && !held.value.is_locked());
-            dirty.map(|(key, held)| (key.clone(), held.value.clone())).collect()
+            let dirty = context.iter().filter(|(_, held)| held.dirty);
+            dirty.filter_map(|(key, held)| Some((key.clone(), held.value.hand_out()?))).collect()
         };
         for (key, value) in dirty {
             let value = to_value(&value, Caps::of(call.limits))
@@ -78,14 +94,26 @@ impl Live {
     }
 }
 
-/// Lists and maps become shared values, so that handing them out again copies nothing.
-fn share(value: Dynamic) -> Dynamic {
-    if value.is_array() || value.is_map() { value.into_shared() } else { value }
-}
-
 /// A host value inside the program.
 pub(super) fn given(value: &Value) -> Native<Dynamic> {
     to_dynamic(value).map_err(|refusal| raise(refusal.to_string()))
+}
+
+/// An argument inside the program: shared when it is a list or map, else by value. While a method works on the shared
+/// one, others get a copy of what the host passed.
+fn handed_out<K: Ord + Clone>(kept: &RefCell<BTreeMap<K, Kept>>, key: &K, value: &Value) -> Native<Dynamic> {
+    let known = kept.borrow().get(key).cloned();
+    if let Some(known) = known {
+        return known.hand_out().map_or_else(|| given(value), Ok);
+    }
+    let fresh = given(value)?;
+    if !(fresh.is_array() || fresh.is_map()) {
+        return Ok(fresh);
+    }
+    let fresh = Kept::new(fresh);
+    let shared = Dynamic::from(fresh.0.clone());
+    kept.borrow_mut().insert(key.clone(), fresh);
+    Ok(shared)
 }
 
 impl ArgsView {
@@ -117,17 +145,7 @@ impl ArgsView {
                 return Ok(None);
             };
             call.reads.borrow_mut().args.insert(position);
-            let kept = call.live.args.borrow().get(&position).cloned();
-            if let Some(kept) = kept
-                && !kept.is_locked()
-            {
-                return Ok(Some(kept));
-            }
-            let fresh = share(given(value)?);
-            if fresh.is_shared() {
-                call.live.args.borrow_mut().entry(position).or_insert_with(|| fresh.clone());
-            }
-            Ok(Some(fresh))
+            handed_out(&call.live.args, &position, value).map(Some)
         })
     }
 
@@ -151,17 +169,7 @@ impl KwargsView {
         Call::here(|call| {
             call.reads.borrow_mut().kwargs.insert(key.to_owned());
             let Some(value) = call.arguments.kwargs.get(key) else { return Ok(Dynamic::UNIT) };
-            let kept = call.live.kwargs.borrow().get(key).cloned();
-            if let Some(kept) = kept
-                && !kept.is_locked()
-            {
-                return Ok(kept);
-            }
-            let fresh = share(given(value)?);
-            if fresh.is_shared() {
-                call.live.kwargs.borrow_mut().entry(key.to_owned()).or_insert_with(|| fresh.clone());
-            }
-            Ok(fresh)
+            handed_out(&call.live.kwargs, &key.to_owned(), value)
         })
     }
 
@@ -205,8 +213,8 @@ impl ContextView {
         Call::here(|call| {
             note_context_read(call, key);
             if let Some(held) = call.live.context.borrow().get(key) {
-                if !held.value.is_locked() {
-                    return Ok(held.value.clone());
+                if let Some(shared) = held.value.hand_out() {
+                    return Ok(shared);
                 }
                 if held.dirty {
                     let message = format!("`context.{key}` is in use by the method that called this; copy it first");
@@ -215,12 +223,14 @@ impl ContextView {
             }
             let found = call.guarded(|| Ok(call.host.context_get(AgentRef::THIS, key)))?;
             let Some(value) = found else { return Ok(Dynamic::UNIT) };
-            let fresh = share(given(&value)?);
-            if fresh.is_shared() {
-                let held = Held { value: fresh.clone(), dirty: false };
-                call.live.context.borrow_mut().entry(key.to_owned()).or_insert(held);
+            let fresh = given(&value)?;
+            if !(fresh.is_array() || fresh.is_map()) || call.live.context.borrow().contains_key(key) {
+                return Ok(fresh);
             }
-            Ok(fresh)
+            let fresh = Kept::new(fresh);
+            let shared = Dynamic::from(fresh.0.clone());
+            call.live.context.borrow_mut().insert(key.to_owned(), Held { value: fresh, dirty: false });
+            Ok(shared)
         })
     }
 
@@ -239,7 +249,7 @@ impl ContextView {
             call.live.context.borrow_mut().remove(key);
             let value = value.flatten();
             if value.is_array() || value.is_map() {
-                let held = Held { value: value.into_shared(), dirty: true };
+                let held = Held { value: Kept::new(value), dirty: true };
                 call.live.context.borrow_mut().insert(key.to_owned(), held);
                 return Ok(());
             }
@@ -307,7 +317,13 @@ impl ContextView {
             let _ = self.remove(key)?;
         }
         for (key, value) in after {
-            self.set(key, value.clone())?;
+            let same = before.get(key).is_some_and(|old| match (self.reach.value(old), self.reach.value(value)) {
+                (Ok(old), Ok(new)) => old == new,
+                (Ok(_), Err(_)) | (Err(_), Ok(_)) | (Err(_), Err(_)) => false,
+            });
+            if !same {
+                self.set(key, value.clone())?;
+            }
         }
         Ok(())
     }
@@ -327,7 +343,7 @@ pub(super) fn history() -> Native<Dynamic> {
             return Ok(kept.clone());
         }
         let list = Value::List(call.guarded(|| Ok(call.host.history()))?);
-        let fresh = share(given(&list)?);
+        let fresh = given(&list)?.into_shared();
         *call.live.history.borrow_mut() = Some(fresh.clone());
         Ok(fresh)
     })

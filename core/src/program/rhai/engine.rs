@@ -13,7 +13,7 @@ use rhai::{Dynamic, Engine, FuncRegistration, Module, OptimizationLevel};
 
 use super::call::{Call, Native, raise};
 use super::surface::Reach;
-use super::{everyday, meter, nesting, rewrite, surface};
+use super::{everyday, meter, nesting, rewrite, surface, text};
 use crate::program::Limits;
 
 /// Nesting of expressions and blocks in a program's text.
@@ -54,6 +54,9 @@ pub(super) fn parser() -> &'static Engine {
 #[derive(Default)]
 pub(super) struct Engines(Mutex<Vec<(Settings, Arc<Engine>)>>);
 
+/// Calls of a Rhai function nest on the native stack; this many fit where programs run (engines.md 2.5).
+const MAX_CALL_DEPTH: usize = 200;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Settings {
     call_depth: usize,
@@ -70,7 +73,7 @@ impl Settings {
             let share = (limits.max_memory_bytes / 16).max(4096);
             [share, share / size_of::<Dynamic>(), share / 64]
         };
-        Self { call_depth: limits.max_call_depth, sizes }
+        Self { call_depth: limits.max_call_depth.min(MAX_CALL_DEPTH), sizes }
     }
 }
 
@@ -131,6 +134,7 @@ fn modules() -> &'static (Arc<Module>, Arc<Module>) {
         surface::register_program(&mut module);
         nesting::register(&mut module);
         everyday::register(&mut module);
+        text::register(&mut module);
         set(&mut module, "sleep", |_: i64| -> Native<()> { Err(raise("a program cannot sleep".to_owned())) });
         set(&mut module, "sleep", |_: f64| -> Native<()> { Err(raise("a program cannot sleep".to_owned())) });
         module.build_index();

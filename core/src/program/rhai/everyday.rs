@@ -13,16 +13,17 @@
 //! | `text.lines()` | list of lines |
 //! | `type_name(x)` | `null`, `bool`, `number`, `string`, `list`, `map` or Rhai's own name |
 //!
-//! Nothing here replaces a function of Rhai with a different meaning; `sort`, `order` and `dedup` with a comparer are
-//! replaced because Rhai's swallow the comparer's errors.
+//! Nothing here replaces a function of Rhai with a different meaning. `sort`, `order` and `dedup` are replaced because
+//! Rhai's swallow a comparer's errors, panic where there is no order (NaN), and cannot be stopped while they compare.
 
 use std::cmp::Ordering;
 
 use rhai::{Array, Dynamic, EvalAltResult, FnPtr, ImmutableString, Module, NativeCallContext, Position};
 
-use super::call::{Native, raise};
+use super::call::{Call, Native, raise, terminated};
 use super::engine::{set, set_mutator};
 use super::nesting;
+use super::text::text_of;
 
 /// Registers them.
 pub(super) fn register(module: &mut Module) {
@@ -79,11 +80,6 @@ fn register_lists(module: &mut Module) {
     set(module, "first", |list: &mut Array| list.first().cloned().unwrap_or_default());
     set(module, "last", |list: &mut Array| list.last().cloned().unwrap_or_default());
     set(module, "reversed", |list: &mut Array| -> Array { list.iter().rev().cloned().collect() });
-    set(module, "sorted", |context: NativeCallContext, list: &mut Array| -> Native<Dynamic> {
-        let mut copy = Dynamic::from_array(list.clone());
-        let _ = context.call_native_fn_raw("sort", true, &mut [&mut copy])?;
-        Ok(copy)
-    });
     set(module, "unique", |context: NativeCallContext, list: &mut Array| -> Native<Array> {
         let mut unique = Array::new();
         for item in list.iter() {
@@ -121,11 +117,22 @@ fn register_lists(module: &mut Module) {
 }
 
 fn register_sorting(module: &mut Module) {
-    set_mutator(module, "sort", |context: NativeCallContext, list: &mut Array, by: FnPtr| -> Native<()> {
-        *list = sorted_by(&context, list, &by)?;
-        Ok(())
-    });
-    for name in ["order", "sorted"] {
+    for (name, direction) in [("sort", Direction::Up), ("sort_desc", Direction::Down)] {
+        set_mutator(module, name, move |list: &mut Array| -> Native<()> {
+            *list = sorted(list, direction)?;
+            Ok(())
+        });
+    }
+    for (name, direction) in [("order", Direction::Up), ("sorted", Direction::Up), ("order_desc", Direction::Down)] {
+        set(module, name, move |list: &mut Array| sorted(list, direction));
+    }
+    for name in ["sort", "sort_by"] {
+        set_mutator(module, name, |context: NativeCallContext, list: &mut Array, by: FnPtr| -> Native<()> {
+            *list = sorted_by(&context, list, &by)?;
+            Ok(())
+        });
+    }
+    for name in ["order", "order_by", "sorted", "sorted_by"] {
         set(module, name, |context: NativeCallContext, list: &mut Array, by: FnPtr| sorted_by(&context, list, &by));
     }
     set_mutator(module, "dedup", |context: NativeCallContext, list: &mut Array, same: FnPtr| -> Native<()> {
@@ -144,8 +151,66 @@ fn register_sorting(module: &mut Module) {
     });
 }
 
-/// A stable merge sort: unlike the standard library's it accepts any comparer, and it stops at the first error.
+#[derive(Clone, Copy)]
+enum Direction {
+    Up,
+    Down,
+}
+
 fn sorted_by(context: &NativeCallContext, list: &Array, by: &FnPtr) -> Native<Array> {
+    merge_sort(list, |one, other| compare(context, by, one, other))
+}
+
+/// Items in their natural order: all numbers, all texts, all letters or all truth values.
+fn sorted(list: &Array, direction: Direction) -> Native<Array> {
+    /// Compared bytes that count as one step.
+    const BYTES_PER_STEP: usize = 4096;
+    let mut compared = 0;
+    merge_sort(list, |one, other| {
+        let (order, bytes) = natural_order(one, other)?;
+        compared += bytes;
+        if compared >= BYTES_PER_STEP {
+            // Long texts take many steps at once; one look at the clock is enough for them.
+            compared = 0;
+            if Call::step().is_some() {
+                return Err(terminated());
+            }
+        }
+        Ok(match direction {
+            Direction::Up => order,
+            Direction::Down => order.reverse(),
+        })
+    })
+}
+
+/// How two items are ordered, and how many bytes that took. NaN is equal to everything: there is no order to find.
+fn natural_order(one: &Dynamic, other: &Dynamic) -> Native<(Ordering, usize)> {
+    const NUMBER: usize = 16;
+    if let (Ok(one), Ok(other)) = (one.as_int(), other.as_int()) {
+        return Ok((one.cmp(&other), NUMBER));
+    }
+    if let (Ok(one), Ok(other)) = (one.as_immutable_string_ref(), other.as_immutable_string_ref()) {
+        return Ok((one.as_str().cmp(other.as_str()), NUMBER + one.len().min(other.len())));
+    }
+    let float = |value: &Dynamic| value.as_float().or_else(|_| value.as_int().map(|number| number as f64)).ok();
+    if let (Some(one), Some(other)) = (float(one), float(other)) {
+        return Ok((one.partial_cmp(&other).unwrap_or(Ordering::Equal), NUMBER));
+    }
+    if let (Ok(one), Ok(other)) = (one.as_char(), other.as_char()) {
+        return Ok((one.cmp(&other), NUMBER));
+    }
+    if let (Ok(one), Ok(other)) = (one.as_bool(), other.as_bool()) {
+        return Ok((one.cmp(&other), NUMBER));
+    }
+    if one.is_unit() && other.is_unit() {
+        return Ok((Ordering::Equal, NUMBER));
+    }
+    let (one, other) = (super::engine::type_name(one), super::engine::type_name(other));
+    Err(raise(format!("{one} and {other} have no order; give sort a comparer")))
+}
+
+/// A stable merge sort: unlike the standard library's it accepts any comparer, and it stops at the first error.
+fn merge_sort(list: &Array, mut compare: impl FnMut(&Dynamic, &Dynamic) -> Native<Ordering>) -> Native<Array> {
     let mut from = list.clone();
     let mut width = 1;
     while width < from.len() {
@@ -154,7 +219,7 @@ fn sorted_by(context: &NativeCallContext, list: &Array, by: &FnPtr) -> Native<Ar
             let (left, right) = pair.split_at(width.min(pair.len()));
             let (mut left, mut right) = (left.iter().peekable(), right.iter().peekable());
             while let (Some(one), Some(other)) = (left.peek(), right.peek()) {
-                let take_right = compare(context, by, one, other)? == Ordering::Greater;
+                let take_right = compare(one, other)? == Ordering::Greater;
                 merged.extend(if take_right { right.next() } else { left.next() }.cloned());
             }
             merged.extend(left.chain(right).cloned());
@@ -192,11 +257,7 @@ fn joined(context: &NativeCallContext, list: &mut Array, separator: &str) -> Nat
             text.push_str(&piece);
             continue;
         }
-        let piece = context.call_native_fn_raw("to_string", true, &mut [item])?;
-        match piece.as_immutable_string_ref() {
-            Ok(piece) => text.push_str(&piece),
-            Err(_) => return Err(raise(format!("join: item {index} has no text"))),
-        }
+        text.push_str(&text_of(context, item)?);
         nesting::reserve(text.len() + separator.len())?;
     }
     Ok(text.into())

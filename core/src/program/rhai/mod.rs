@@ -33,6 +33,7 @@ mod nesting;
 mod rewrite;
 mod stack;
 pub mod surface;
+mod text;
 
 pub use meter::MeteredAllocator;
 
@@ -132,7 +133,7 @@ fn parse(code: &str) -> Result<AST, CompileError> {
         message: truncated(&error.to_string(), MAX_MESSAGE_BYTES).to_owned(),
         line: line(error.position()),
     })?;
-    rewrite::rewrite(&ast).map_err(|message| CompileError { message, line: None })
+    rewrite::rewrite(&ast, rewrite::Guards::On).map_err(|message| CompileError { message, line: None })
 }
 
 fn line(position: Position) -> Option<u32> {

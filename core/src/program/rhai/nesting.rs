@@ -5,8 +5,6 @@
 //! every expression that can put one value inside another, and the functions here replace those that do the same. The
 //! functions that could allocate without bound in one step are replaced too.
 
-use std::collections::HashMap;
-
 use rhai::{Array, Dynamic, FnPtr, ImmutableString, Map as RhaiMap, Module};
 
 use super::call::{Call, Native, raise};
@@ -15,8 +13,12 @@ use super::engine::{set, set_mutator};
 /// Nesting of any value inside a program. Results are held to `max_value_depth`, which is smaller.
 pub(super) const MAX_NESTING: usize = 400;
 
-/// Values visited by one check. Shared values are visited once each.
+/// Values visited by one check, as often as they are reached.
 const MAX_VISITED: usize = 8_000_000;
+
+/// Captured variables reached by one check. Closures may share them so that there are exponentially many ways to each,
+/// and Rhai walks all of them (to hash, to print): what it cannot walk is refused here.
+const MAX_CAPTURED: usize = 4_096;
 
 /// Registers the replaced functions.
 pub(super) fn register(module: &mut Module) {
@@ -30,7 +32,7 @@ pub(super) fn check(value: &Dynamic) -> Native<()> {
     if is_flat(value) {
         return Ok(());
     }
-    Walk::default().depth(value, 0).map(|_| ())
+    Walk::default().down(value, 0)
 }
 
 /// The same for a value that goes into a captured variable: it must not hold a closure that captures, or the two could
@@ -40,7 +42,7 @@ pub(super) fn check_captured(value: &Dynamic) -> Native<()> {
         return Ok(());
     }
     let mut walk = Walk { refuse_captures: true, ..Walk::default() };
-    walk.depth(value, 0).map(|_| ())
+    walk.down(value, 0)
 }
 
 fn is_flat(value: &Dynamic) -> bool {
@@ -50,58 +52,50 @@ fn is_flat(value: &Dynamic) -> bool {
 #[derive(Default)]
 struct Walk {
     visited: usize,
-    /// Depth of each shared value already seen, by address: closures may share them many times over.
-    shared: HashMap<usize, usize>,
+    captured: usize,
     refuse_captures: bool,
 }
 
 impl Walk {
-    /// Depth of `value`; an error when it lies deeper than [`MAX_NESTING`] below the start.
-    fn depth(&mut self, value: &Dynamic, above: usize) -> Native<usize> {
+    /// Fails when `value` reaches deeper than [`MAX_NESTING`] below the start, or too wide.
+    fn down(&mut self, value: &Dynamic, above: usize) -> Native<()> {
         self.visited += 1;
         if above >= MAX_NESTING || self.visited > MAX_VISITED {
             return Err(raise(format!("a value nests deeper than {MAX_NESTING} levels or holds itself")));
         }
         if value.is_shared() {
-            let Some(inner) = value.read_lock::<Dynamic>() else {
-                return Err(raise("a captured variable is in use".to_owned()));
+            self.captured += 1;
+            if self.captured > MAX_CAPTURED {
+                return Err(raise("closures capture each other too often".to_owned()));
+            }
+            return match value.read_lock::<Dynamic>() {
+                Some(inner) => self.down(&inner, above),
+                None => Err(raise("a captured variable is in use".to_owned())),
             };
-            let address = &raw const *inner as usize;
-            if let Some(&depth) = self.shared.get(&address) {
-                return if above + depth >= MAX_NESTING { self.depth(&Dynamic::UNIT, MAX_NESTING) } else { Ok(depth) };
-            }
-            let depth = self.depth(&inner, above)?;
-            self.shared.insert(address, depth);
-            return Ok(depth);
         }
-        let mut deepest = 0;
         if let Ok(array) = value.as_array_ref() {
-            for item in array.iter() {
-                deepest = deepest.max(self.below(item, above)?);
-            }
+            array.iter().try_for_each(|item| self.below(item, above))?;
         } else if let Ok(map) = value.as_map_ref() {
-            for item in map.values() {
-                deepest = deepest.max(self.below(item, above)?);
-            }
+            map.values().try_for_each(|item| self.below(item, above))?;
         } else if let Some(function) = value.read_lock::<FnPtr>() {
             for item in function.curry() {
                 if self.refuse_captures && item.is_shared() {
                     let message = "a closure cannot be kept in a variable that closures capture; use `this`";
                     return Err(raise(message.to_owned()));
                 }
-                deepest = deepest.max(self.below(item, above)?);
+                self.below(item, above)?;
             }
         }
-        Ok(deepest)
+        Ok(())
     }
 
     #[inline]
-    fn below(&mut self, item: &Dynamic, above: usize) -> Native<usize> {
+    fn below(&mut self, item: &Dynamic, above: usize) -> Native<()> {
         if is_flat(item) {
             self.visited += 1;
-            return Ok(1);
+            return Ok(());
         }
-        Ok(1 + self.depth(item, above + 1)?)
+        self.down(item, above + 1)
     }
 }
 

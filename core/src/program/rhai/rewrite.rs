@@ -35,6 +35,12 @@ const GUARD: &str = "nest$";
 /// The same for a value that goes into a captured variable.
 const GUARD_CAPTURED: &str = "keep$";
 
+/// The expression that evaluates what it holds and turns it into text: for interpolated strings.
+const TEXT: &str = "text$";
+
+/// The expression that gives a copy of a captured variable, so that the closure may look at it while it is worked on.
+const COPY: &str = "copy$";
+
 /// The expression that runs a function's changed body. Only our own small parser knows it as syntax.
 const BODY: &str = "cadenza_body";
 
@@ -47,6 +53,26 @@ const BUILDERS: [&str; 4] = ["map", "zip", "call", CALL];
 /// Methods that put their arguments into their object.
 const KEEPERS: [&str; 8] = ["push", "insert", "append", "set", "pad", "splice", "mixin", "fill_with"];
 
+/// Methods that call closures and leave their object as it is.
+const READERS: [&str; 16] = [
+    "map",
+    "filter",
+    "reduce",
+    "reduce_rev",
+    "some",
+    "all",
+    "find",
+    "find_map",
+    "index_of",
+    "zip",
+    "order",
+    "order_by",
+    "sorted",
+    "sorted_by",
+    "keys",
+    "values",
+];
+
 /// What [`BODY`] runs.
 #[derive(Clone)]
 struct Body(Arc<Expr>);
@@ -58,6 +84,15 @@ pub(super) fn register(engine: &mut Engine) -> Result<(), String> {
     engine.register_custom_syntax_handler(GUARD_CAPTURED, false, |context, inputs, _| {
         guarded(context, inputs, nesting::check_captured)
     })?;
+    engine.register_custom_syntax_handler(TEXT, false, |context, inputs, _| {
+        let mut value = evaluated(context, inputs)?;
+        if value.is_array() || value.is_map() || value.is_variant() || value.is_shared() {
+            return context.call_native_fn_raw("to_string", true, &mut [&mut value]);
+        }
+        Ok(value)
+    })?;
+    engine
+        .register_custom_syntax_handler(COPY, false, |context, inputs, _| Ok(evaluated(context, inputs)?.flatten()))?;
     engine.register_custom_syntax_handler(BODY, false, |context, _, state| {
         // The state is always ours; without it there is nothing to run.
         let Some(body) = state.read_lock::<Body>().map(|body| body.0.clone()) else { return Ok(Dynamic::UNIT) };
@@ -68,14 +103,25 @@ pub(super) fn register(engine: &mut Engine) -> Result<(), String> {
 }
 
 fn guarded(context: &mut EvalContext, inputs: &[Expression], check: fn(&Dynamic) -> Native<()>) -> Native<Dynamic> {
-    let Some(input) = inputs.first() else { return Ok(Dynamic::UNIT) };
-    let value = context.eval_expression_tree(input)?;
+    let value = evaluated(context, inputs)?;
     check(&value)?;
     Ok(value)
 }
 
+fn evaluated(context: &mut EvalContext, inputs: &[Expression]) -> Native<Dynamic> {
+    // There is always one.
+    inputs.first().map_or(Ok(Dynamic::UNIT), |input| context.eval_expression_tree(input))
+}
+
+/// Whether values that are put inside others are checked: in programs, not in trusted scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Guards {
+    On,
+    Off,
+}
+
 /// The rewritten program. `Err` only when our own wrapper does not parse.
-pub(super) fn rewrite(ast: &AST) -> Result<AST, String> {
+pub(super) fn rewrite(ast: &AST, guards: Guards) -> Result<AST, String> {
     let mut captured = BTreeSet::new();
     ast.walk(&mut |path: &[ASTNode]| {
         if let Some(ASTNode::Stmt(Stmt::Share(variables))) = path.last() {
@@ -83,7 +129,7 @@ pub(super) fn rewrite(ast: &AST) -> Result<AST, String> {
         }
         true
     });
-    let mut pass = Pass { captured, this: false, changed: false };
+    let mut pass = Pass { guards, captured, this: false, changed: false };
 
     let mut statements = ast.statements().to_vec();
     statements.iter_mut().for_each(|statement| pass.statement(statement));
@@ -201,6 +247,7 @@ fn wrap_bodies(functions: Vec<(ScriptFuncDef, Expr)>) -> Result<Vec<ScriptFuncDe
 }
 
 struct Pass {
+    guards: Guards,
     /// Names of variables that any closure of the program captures.
     captured: BTreeSet<ImmutableString>,
     /// The current function uses `this`.
@@ -287,7 +334,14 @@ impl Pass {
                     self.guard(expression, GUARD);
                 }
             }
-            Expr::InterpolatedString(parts, _) => parts.iter_mut().for_each(|part| self.expression(part)),
+            Expr::InterpolatedString(parts, _) => {
+                for part in parts.iter_mut() {
+                    self.expression(part);
+                    if !is_flat(part) {
+                        self.guard(part, TEXT);
+                    }
+                }
+            }
             Expr::And(parts, _) | Expr::Or(parts, _) | Expr::Coalesce(parts, _) => {
                 parts.iter_mut().for_each(|part| self.expression(part));
             }
@@ -311,6 +365,9 @@ impl Pass {
     /// `first.link.link[link]`. Returns whether one of its methods builds a value out of others.
     fn chain(&mut self, sides: &mut BinaryExpr) -> bool {
         let captured = self.is_captured(Some(&sides.lhs));
+        if captured && matches!(sides.lhs, Expr::Variable(..)) && only_reads(&sides.rhs) == Some(true) {
+            self.wrap(&mut sides.lhs, COPY);
+        }
         self.expression(&mut sides.lhs);
         self.link(&mut sides.rhs, captured)
     }
@@ -372,17 +429,34 @@ impl Pass {
     }
 
     fn guard(&mut self, expression: &mut Expr, guard: &'static str) {
+        if self.guards == Guards::On {
+            self.wrap(expression, guard);
+        }
+    }
+
+    /// Puts one of our own expressions around another.
+    fn wrap(&mut self, expression: &mut Expr, by: &'static str) {
         self.changed = true;
         let position = expression.position();
         let inner = std::mem::take(expression);
         let custom = CustomExpr {
             inputs: [inner].into_iter().collect(),
-            tokens: [ImmutableString::from(guard)].into_iter().collect(),
+            tokens: [ImmutableString::from(by)].into_iter().collect(),
             state: Dynamic::UNIT,
             scope_may_be_changed: false,
             self_terminated: false,
         };
         *expression = Expr::Custom(Box::new(custom), position);
+    }
+}
+
+/// Whether what follows a chain's first element calls a closure without changing anything: `Some(false)` when it calls
+/// none, `None` when it may change something.
+fn only_reads(link: &Expr) -> Option<bool> {
+    match link {
+        Expr::MethodCall(call, _) => READERS.contains(&call.name.as_str()).then_some(true),
+        Expr::Dot(sides, _, _) | Expr::Index(sides, _, _) => Some(only_reads(&sides.lhs)? | only_reads(&sides.rhs)?),
+        _ => Some(false),
     }
 }
 

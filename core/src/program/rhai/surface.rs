@@ -5,13 +5,15 @@
 use std::any::TypeId;
 use std::sync::{Arc, OnceLock};
 
-use rhai::{Array, Dynamic, Engine, EvalContext, FnPtr, FuncRegistration, Map as RhaiMap, Module, NativeCallContext};
+use rhai::{
+    AST, Array, Dynamic, Engine, EvalContext, FnPtr, FuncRegistration, Map as RhaiMap, Module, NativeCallContext,
+};
 
 use super::call::{Call, Native, raise, terminated};
-use super::context::{ArgsView, ContextView, Key, KwargsView, given, history};
+use super::context::{ArgsView, ContextView, Kept, Key, KwargsView, given, history};
 use super::convert::{Caps, to_map, to_value, to_values};
 use super::engine::set;
-use super::rewrite::{AGENT, CALL, MAX_CALL_ARGUMENTS};
+use super::rewrite::{self, AGENT, CALL, Guards, MAX_CALL_ARGUMENTS};
 use crate::outcome::{ErrorType, Outcome};
 use crate::program::{AgentRef, Host, HostError};
 use crate::value::{Map, Value};
@@ -89,7 +91,7 @@ pub(super) struct OutcomeHandle(Arc<Envelope>);
 
 struct Envelope {
     outcome: Outcome,
-    value: OnceLock<Dynamic>,
+    value: OnceLock<Kept>,
 }
 
 /// `tools`.
@@ -111,16 +113,16 @@ impl OutcomeHandle {
 
     /// The value; lists and maps are converted once and shared.
     fn value(&self) -> Native<Dynamic> {
-        if let Some(value) = self.0.value.get()
-            && !value.is_locked()
-        {
-            return Ok(value.clone());
+        if let Some(shared) = self.0.value.get().and_then(Kept::hand_out) {
+            return Ok(shared);
         }
         let value = given(self.outcome().value())?;
-        if value.is_array() || value.is_map() {
-            return Ok(self.0.value.get_or_init(|| value.into_shared()).clone());
+        if !(value.is_array() || value.is_map()) {
+            return Ok(value);
         }
-        Ok(value)
+        let kept = self.0.value.get_or_init(|| Kept::new(value));
+        // Locked by a method at work: the next one gets a copy of its own.
+        kept.hand_out().map_or_else(|| given(self.outcome().value()), Ok)
     }
 
     fn unwrap(&self) -> Native<Dynamic> {
@@ -133,14 +135,30 @@ impl OutcomeHandle {
 
 /// Puts the Agent surface into a trusted engine: `Agent::for_role(role, #{...})` and everything an agent answers to.
 /// Nothing is limited. The engine's own hooks (print, modules, limits) stay as they are, except the one for missing
-/// functions, through which `calc.add(3)` reaches the agent.
-pub fn install_script(engine: &mut Engine, host: Arc<dyn Host>) {
+/// functions, through which `calc.add(3)` reaches the agent. Scripts go through [`prepare_script`] before they run.
+///
+/// # Errors
+///
+/// When the engine refuses our syntax handlers; it does not.
+pub fn install_script(engine: &mut Engine, host: Arc<dyn Host>) -> Result<(), String> {
     let reach = Reach::Script(host);
     let mut module = Module::new();
     register(&mut module, &reach);
+    super::everyday::register(&mut module);
     engine.register_global_module(module.into());
     register_namespaces(engine, &reach);
     on_missing(engine);
+    rewrite::register(engine)
+}
+
+/// A parsed script as an engine with the Agent surface runs it: `x.call("name", [...])` reaches agents, and a function
+/// of the script never takes an agent's call.
+///
+/// # Errors
+///
+/// When a function of the script cannot be wrapped; the message says why.
+pub fn prepare_script(ast: &AST) -> Result<AST, String> {
+    rewrite::rewrite(ast, Guards::Off)
 }
 
 /// What a program and a script have in common.
@@ -156,9 +174,8 @@ pub(super) fn register(module: &mut Module, reach: &Reach) {
     register_json(module, reach);
     let with = reach.clone();
     set(module, "kw", move |named: RhaiMap| -> Native<Keywords> { Ok(Keywords(Arc::new(with.map(&named)?))) });
-    for (name, then) in [("now", reach.clone()), ("time_now", reach.clone())] {
-        set(module, name, move || -> Native<i64> { then.ask(|host| Ok(host.now())) });
-    }
+    let with = reach.clone();
+    set(module, "now", move || -> Native<i64> { with.ask(|host| Ok(host.now())) });
     let with = reach.clone();
     set(module, "random", move || -> Native<f64> { with.ask(|host| Ok(host.random())) });
 }

@@ -1,0 +1,3 @@
+-- expect: raised
+-- Calling what cannot be called.
+return context()

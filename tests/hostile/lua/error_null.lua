@@ -1,0 +1,3 @@
+-- expect: raised
+-- An error that is null.
+error(null)

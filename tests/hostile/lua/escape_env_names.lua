@@ -1,0 +1,3 @@
+-- expect: ok=true
+-- No environment by another name.
+return _ENV == nil and _G == nil and self == nil and this == nil

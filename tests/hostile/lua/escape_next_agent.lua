@@ -1,0 +1,3 @@
+-- expect: ok=null
+-- Nothing to iterate over in agents.
+return (next(agent))

@@ -1,0 +1,3 @@
+-- expect: ok=null
+-- Nothing hidden in agents.
+return rawget(agent, 1)

@@ -1,0 +1,3 @@
+-- expect: raised
+-- No dump behind the string metatable.
+return ("").dump(print)

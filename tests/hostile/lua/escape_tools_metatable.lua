@@ -1,0 +1,3 @@
+-- expect: raised
+-- Tools cannot be listed by their metatable.
+return getmetatable(tools).__index("fetch_url")

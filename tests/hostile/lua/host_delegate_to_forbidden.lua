@@ -1,0 +1,3 @@
+-- expect: raised
+-- A refusal by the host.
+agent:delegate("forbidden")

@@ -1,0 +1,5 @@
+-- expect: ok=[1]
+-- A cached program has no memory in its constant tables.
+local t = {}
+table.insert(t, #t + 1)
+return t

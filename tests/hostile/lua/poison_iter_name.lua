@@ -1,0 +1,3 @@
+-- expect: compile
+-- Redefining the loop wrapper.
+local __in_key_order = 1

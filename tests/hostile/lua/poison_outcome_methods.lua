@@ -1,0 +1,3 @@
+-- expect: raised
+-- Methods of outcomes with another self.
+return Outcome.ok(1).unwrap.x

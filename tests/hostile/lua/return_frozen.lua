@@ -1,0 +1,3 @@
+-- expect: ok={"a":[1]}
+-- Frozen tables are data.
+return table.freeze({a = table.freeze({1})})

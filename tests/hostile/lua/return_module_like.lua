@@ -1,0 +1,3 @@
+-- expect: refused
+-- A table of functions.
+return {add = function() end}

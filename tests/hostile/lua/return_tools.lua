@@ -1,0 +1,3 @@
+-- expect: refused
+-- Tools are not data.
+return tools

@@ -1,0 +1,3 @@
+-- expect: time
+-- Interpolating tables for ever.
+while true do local s = `{ {} }{print}{nil}` end
