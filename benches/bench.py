@@ -133,7 +133,8 @@ def waiting() -> None:
         server.stdin.close()
         server.wait(10)
     bare, ours = max(pair[0] for pair in pairs), max(pair[1] for pair in pairs)
-    print(f"\n{WAITING} waiting calls, server delay {DELAY_MS} ms: bare client {bare:,.0f}/s, AsyncAgent {ours:,.0f}/s,")
+    print(f"\n{WAITING} waiting calls, server delay {DELAY_MS} ms:")
+    print(f"bare client {bare:,.0f}/s, AsyncAgent {ours:,.0f}/s,")
     print(f"{'ratio':<42} {ours / bare:>9.1%}   target ≥ 95 %")
 
 

@@ -14,12 +14,12 @@ import inspect
 import sys
 import types
 import typing
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
-Schema = Dict[str, Any]
+Schema = dict[str, Any]
 Coerce = Callable[[Any], Any]
 
-_PLAIN: Dict[Any, str] = {
+_PLAIN: dict[Any, str] = {
     int: "integer",
     float: "number",
     str: "string",
@@ -30,7 +30,7 @@ _PLAIN: Dict[Any, str] = {
     tuple: "array",
     dict: "object",
 }
-_TIMES: Dict[Any, Tuple[str, Coerce]] = {
+_TIMES: dict[Any, tuple[str, Coerce]] = {
     datetime.datetime: ("date-time", datetime.datetime.fromisoformat),
     datetime.date: ("date", datetime.date.fromisoformat),
     datetime.time: ("time", datetime.time.fromisoformat),
@@ -42,19 +42,21 @@ _MAX_DEPTH = 32
 
 
 def describe(
-    function: Callable[..., Any], name: Optional[str] = None
-) -> Tuple[str, str, Schema, Optional[Callable[[Dict[str, Any]], Dict[str, Any]]]]:
+    function: Callable[..., Any], name: str | None = None
+) -> tuple[str, str, Schema, Callable[[dict[str, Any]], dict[str, Any]] | None]:
     """Name, description, parameters schema, and what turns plain arguments into what the hints ask for."""
     name = name or getattr(function, "__name__", None) or type(function).__name__
     description = (inspect.getdoc(function) or "").split("\n\n")[0].strip()
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name}: its parameters are not known ({error}); wrap it in a function with type hints") from None
+        raise TypeError(
+            f"{name}: its parameters are not known ({error}); wrap it in a function with type hints"
+        ) from None
     hints = _hints(function)
-    properties: Dict[str, Schema] = {}
-    required: List[str] = []
-    coercions: Dict[str, Coerce] = {}
+    properties: dict[str, Schema] = {}
+    required: list[str] = []
+    coercions: dict[str, Coerce] = {}
     schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -81,7 +83,7 @@ def describe(
     if not coercions:
         return name, description, schema, None
 
-    def apply(arguments: Dict[str, Any]) -> Dict[str, Any]:
+    def apply(arguments: dict[str, Any]) -> dict[str, Any]:
         return {key: coercions[key](value) if key in coercions else value for key, value in arguments.items()}
 
     return name, description, schema, apply
@@ -92,7 +94,7 @@ def schema_of(hint: Any) -> Schema:
     return _read(hint, 0)[0]
 
 
-def _hints(function: Callable[..., Any]) -> Dict[str, Any]:
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     target: Any = function
     while hasattr(target, "func") and type(target).__name__ == "partial":
         target = target.func
@@ -108,7 +110,7 @@ def _hints(function: Callable[..., Any]) -> Dict[str, Any]:
         return {}
 
 
-def _read(hint: Any, depth: int) -> Tuple[Schema, Optional[Coerce]]:
+def _read(hint: Any, depth: int) -> tuple[Schema, Coerce | None]:
     if depth > _MAX_DEPTH:
         raise TypeError("its type refers to itself, which has no finite schema; use dict")
     if hint is Any or hint is inspect.Parameter.empty or hint is object or isinstance(hint, typing.TypeVar):
@@ -138,8 +140,10 @@ def _read(hint: Any, depth: int) -> Tuple[Schema, Optional[Coerce]]:
         return _object(args, depth)
     if isinstance(hint, type):
         return _class(hint, depth)
-    raise TypeError(f"the type {hint!r} has no JSON Schema; use None, bool, int, float, str, list, dict, a dataclass, "
-                    "a TypedDict, Literal or a union of them")
+    raise TypeError(
+        f"the type {hint!r} has no JSON Schema; use None, bool, int, float, str, list, dict, a dataclass, "
+        "a TypedDict, Literal or a union of them"
+    )
 
 
 _UNIONS_PLAIN = (typing.Union, typing.Optional)
@@ -153,13 +157,13 @@ def _hashable(hint: Any) -> bool:
     return True
 
 
-def _literal(values: Tuple[Any, ...]) -> Tuple[Schema, Optional[Coerce]]:
+def _literal(values: tuple[Any, ...]) -> tuple[Schema, Coerce | None]:
     plain = [value.value if isinstance(value, enum.Enum) else value for value in values]
     members = {value.value: value for value in values if isinstance(value, enum.Enum)}
     return {"enum": plain}, ((lambda value: members.get(value, value)) if members else None)
 
 
-def _union(options: Tuple[Any, ...], depth: int) -> Tuple[Schema, Optional[Coerce]]:
+def _union(options: tuple[Any, ...], depth: int) -> tuple[Schema, Coerce | None]:
     read = [_read(option, depth + 1) for option in options]
     coercions = [coerce for _, coerce in read if coerce is not None]
     if len(coercions) > 1:
@@ -178,7 +182,7 @@ def _union(options: Tuple[Any, ...], depth: int) -> Tuple[Schema, Optional[Coerc
     return merged, lambda value: coerce(value) if isinstance(value, shape) else value
 
 
-def _array(origin: Any, args: Tuple[Any, ...], depth: int) -> Tuple[Schema, Optional[Coerce]]:
+def _array(origin: Any, args: tuple[Any, ...], depth: int) -> tuple[Schema, Coerce | None]:
     if origin is tuple and args and args[-1] is not Ellipsis:
         read = [_read(arg, depth + 1) for arg in args]
         schema: Schema = {
@@ -201,7 +205,7 @@ def _array(origin: Any, args: Tuple[Any, ...], depth: int) -> Tuple[Schema, Opti
     return schema, lambda items: [each(item) for item in items]
 
 
-def _object(args: Tuple[Any, ...], depth: int) -> Tuple[Schema, Optional[Coerce]]:
+def _object(args: tuple[Any, ...], depth: int) -> tuple[Schema, Coerce | None]:
     if args and args[0] not in (str, Any):
         raise TypeError(f"keys of a map are text, not {args[0]!r}")
     described, coerce = _read(args[1], depth + 1) if args else ({}, None)
@@ -212,7 +216,7 @@ def _object(args: Tuple[Any, ...], depth: int) -> Tuple[Schema, Optional[Coerce]
     return schema, lambda items: {key: each(item) for key, item in items.items()}
 
 
-def _class(hint: type, depth: int) -> Tuple[Schema, Optional[Coerce]]:
+def _class(hint: type, depth: int) -> tuple[Schema, Coerce | None]:
     if issubclass(hint, enum.Enum):
         return {"enum": [member.value for member in hint]}, hint
     pydantic = sys.modules.get("pydantic.main")
@@ -232,12 +236,14 @@ def _class(hint: type, depth: int) -> Tuple[Schema, Optional[Coerce]]:
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         )
         return _fields({field.name: resolved[field.name] for field in fields}, needed, hint, depth)
-    raise TypeError(f"the class {hint.__qualname__} has no JSON Schema; use a dataclass, a TypedDict or a pydantic model")
+    raise TypeError(
+        f"the class {hint.__qualname__} has no JSON Schema; use a dataclass, a TypedDict or a pydantic model"
+    )
 
 
 def _fields(
-    hints: Dict[str, Any], needed: typing.AbstractSet[str], made: Optional[type], depth: int
-) -> Tuple[Schema, Optional[Coerce]]:
+    hints: dict[str, Any], needed: typing.AbstractSet[str], made: type | None, depth: int
+) -> tuple[Schema, Coerce | None]:
     read = {name: _read(hint, depth + 1) for name, hint in hints.items()}
     schema: Schema = {
         "type": "object",
@@ -251,7 +257,7 @@ def _fields(
     if made is None and not coercions:
         return schema, None
 
-    def build(values: Dict[str, Any]) -> Any:
+    def build(values: dict[str, Any]) -> Any:
         fields = {name: coercions[name](value) if name in coercions else value for name, value in values.items()}
         return fields if made is None else made(**fields)
 

@@ -3,7 +3,7 @@
 //!
 //! Outcomes come back in batches: one wake-up of the event loop delivers everything that has ended by then.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use parking_lot::{Condvar, Mutex};
@@ -460,11 +460,10 @@ struct Ended {
 
 /// Ended calls on their way to their loops. A thread of its own takes them there, because it needs the GIL and the
 /// threads that run calls must not wait for that.
-#[derive(Default)]
 struct Messenger {
     ended: Mutex<Vec<Ended>>,
     ready: Condvar,
-    started: std::sync::Once,
+    started: Once,
 }
 
 static MESSENGER: AtomicPtr<Messenger> = AtomicPtr::new(std::ptr::null_mut());
@@ -475,7 +474,7 @@ fn messenger() -> &'static Messenger {
     if let Some(messenger) = unsafe { seen.as_ref() } {
         return messenger;
     }
-    let fresh = Box::into_raw(Box::<Messenger>::default());
+    let fresh = Box::into_raw(Box::new(Messenger { ended: Mutex::default(), ready: Condvar::new(), started: Once::new() }));
     let messenger = match MESSENGER.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => fresh,
         Err(other) => {

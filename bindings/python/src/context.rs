@@ -259,10 +259,13 @@ impl PyRuntimeContext {
 }
 
 /// Where an agent keeps its view, so that it is the same object each time.
-#[derive(Default)]
 pub(crate) struct ContextView(PyOnceLock<Py<PyRuntimeContext>>);
 
 impl ContextView {
+    pub(crate) fn new() -> Self {
+        Self(PyOnceLock::new())
+    }
+
     pub(crate) fn of<'py>(&self, py: Python<'py>, agent: &Agent) -> PyResult<Bound<'py, PyRuntimeContext>> {
         let view = self.0.get_or_try_init(py, || Py::new(py, PyRuntimeContext::new(agent.clone())))?;
         Ok(view.bind(py).clone())

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 mod agent;
 mod async_agent;
+mod cli;
 mod context;
 mod convert;
 mod coroutines;
@@ -53,6 +54,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("OptionError", errors::option_error_type(py)?)?;
     module.add_function(wrap_pyfunction!(runtime::default_runtime, module)?)?;
     module.add_function(wrap_pyfunction!(outcome::_outcome_from_dict, module)?)?;
+    module.add_function(wrap_pyfunction!(cli::cli_main, module)?)?;
     module.add_function(wrap_pyfunction!(_flush_logs, module)?)?;
     module.add_function(wrap_pyfunction!(_after_fork_in_child, module)?)?;
     context::register(py)?;

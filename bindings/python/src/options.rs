@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyAnyMethods, PyDict, PyString};
+use pyo3::types::{PyDict, PyList, PyString};
 
-use cadenza_core::runtime::options::{LogOption, ModelOption, Options};
+use cadenza_core::provider::ModelSpec;
+use cadenza_core::runtime::options::{LogOption, OptionError, Options};
 use cadenza_core::value::{Map, Value};
 
 use crate::convert::{to_value, utf8};
@@ -22,8 +23,10 @@ pub(crate) fn read(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyRes
     for (name, value) in options {
         let name = utf8(name.cast::<PyString>()?)?.into_owned();
         match name.as_str() {
-            "model" if value.is_callable() => {
-                objects.model = Some(ModelOption::Provider(Arc::new(CallableModel::new(&value)?)));
+            "model" if value.is_callable() || holds_callable(&value) => {
+                // The name stays in the data, for options that go together with it.
+                data.insert(name, Value::Null);
+                objects.model = Some(model(&value)?);
             }
             "log" if value.is_callable() => objects.log = Some(LogOption::Sink(Arc::new(PyLog::new(&value)))),
             "tools" if !value.is_none() => objects.tools = Some(tools::read(&value)?),
@@ -38,12 +41,28 @@ pub(crate) fn read(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyRes
     Ok(read)
 }
 
+/// Whether it is a list of targets with a callable among them.
+fn holds_callable(value: &Bound<'_, PyAny>) -> bool {
+    value.cast::<PyList>().is_ok_and(|targets| targets.iter().any(|target| target.is_callable()))
+}
+
+/// A callable, the name of a model, or a list of them.
+fn model(value: &Bound<'_, PyAny>) -> PyResult<ModelSpec> {
+    if let Ok(targets) = value.cast::<PyList>() {
+        return targets.iter().map(|target| model(&target)).collect::<PyResult<_>>().map(ModelSpec::Targets);
+    }
+    if value.is_callable() {
+        return Ok(ModelSpec::Provider(Arc::new(CallableModel::new(value)?)));
+    }
+    Ok(ModelSpec::Name(value.extract()?))
+}
+
 /// A value that has no data form may still belong to an unknown option, and that is the more helpful error.
 fn option_value(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Value> {
     to_value(value, &format!("option {name:?}")).or_else(|error| {
         let probe = Map::from([(name.to_owned(), Value::Null)]);
         match Options::from_map(&probe) {
-            Err(unknown @ cadenza_core::runtime::options::OptionError::Unknown { .. }) => {
+            Err(unknown @ OptionError::Unknown { .. }) => {
                 Err(option_error(value.py(), &unknown))
             }
             Ok(_) | Err(_) => Err(error),

@@ -33,10 +33,6 @@ impl PyOutcome {
         Self { outcome, value: PyOnceLock::new(), metadata: PyOnceLock::new() }
     }
 
-    pub(crate) fn core(&self) -> &Outcome {
-        &self.outcome
-    }
-
     /// Rebuilds an outcome from `to_dict()`: what `pickle` calls.
     fn from_dict(fields: &Bound<'_, PyDict>) -> PyResult<Self> {
         let Value::Map(mut map) = to_value(fields, "Outcome")? else {
@@ -57,7 +53,10 @@ impl PyOutcome {
         outcome.method = method.into();
         let metadata = map.remove("metadata").unwrap_or_default();
         let metadata = map_to_python(fields.py(), metadata.as_map().unwrap_or(&Map::new()))?;
-        Ok(Self { outcome, value: PyOnceLock::new(), metadata: PyOnceLock::from(metadata.unbind()) })
+        let py = fields.py();
+        let restored = Self::new(outcome);
+        restored.metadata.get_or_init(py, || metadata.unbind());
+        Ok(restored)
     }
 }
 
@@ -196,8 +195,11 @@ impl PyOutcome {
         slf
     }
 
-    fn __deepcopy__(&self, _memo: &Bound<'_, PyAny>) -> Self {
-        Self { outcome: self.outcome.clone(), value: PyOnceLock::new(), metadata: PyOnceLock::new() }
+    fn __deepcopy__(&self, py: Python<'_>, _memo: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let copied = Self::new(self.outcome.clone());
+        let metadata = self.metadata(py)?.copy()?.unbind();
+        copied.metadata.get_or_init(py, || metadata);
+        Ok(copied)
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {

@@ -17,7 +17,8 @@ use tokio::sync::oneshot;
 use cadenza_core::cancel::CancelToken;
 use cadenza_core::message::AgentMessage;
 use cadenza_core::provider::{
-    ModelReply, ModelRequest, Provider, ProviderError, ProviderErrorClass, RawToolCall, ReplyFuture, Usage, bounded,
+    ModelReply, ModelRequest, Provider, ProviderError, ProviderErrorClass, RawToolCall, ReplyFuture, Secret, Usage,
+    bounded, secret,
 };
 use cadenza_core::value::Value;
 
@@ -27,6 +28,8 @@ use crate::workers::{self, Answer, Unanswered};
 
 /// Bytes of an exception's text that are kept.
 const MAX_MESSAGE: usize = 4_096;
+/// Bytes below which a value in the environment is too ordinary to be masked everywhere.
+const MIN_KEY: usize = 16;
 const FORMS: &str = "return a program's text, {\"code\": ..., \"usage\": ...}, a message with \"content\" and \
                      \"tool_calls\", or None";
 
@@ -42,6 +45,7 @@ pub(crate) struct CallableModel {
 impl CallableModel {
     pub(crate) fn new(callable: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = callable.py();
+        know_keys();
         let name = match callable.getattr(intern!(py, "__qualname__")) {
             Ok(name) => name.str()?.to_string(),
             Err(_) => callable.get_type().qualname()?.to_string(),
@@ -174,11 +178,24 @@ fn is_timeout(py: Python<'_>, error: &PyErr) -> bool {
         })
 }
 
-/// `ValueError: what it said`, bounded.
+/// A callable brings its own client, whose errors may echo a key that this process has in its environment. Known keys
+/// are masked wherever they turn up.
+fn know_keys() {
+    for (name, value) in std::env::vars_os() {
+        if name.to_string_lossy().ends_with("_API_KEY")
+            && let Some(value) = value.to_str().filter(|value| value.len() >= MIN_KEY)
+        {
+            Secret::new(value);
+        }
+    }
+}
+
+/// `ValueError: what it said`, bounded, without known keys.
 pub(crate) fn describe(py: Python<'_>, error: &PyErr) -> String {
     let class = error.get_type(py).name().map_or_else(|_| "Exception".to_owned(), |name| name.to_string());
     let words = error.value(py).str().map_or_else(|_| String::new(), |words| words.to_string_lossy().into_owned());
-    let mut text = if words.is_empty() { class } else { format!("{class}: {words}") };
+    let text = if words.is_empty() { class } else { format!("{class}: {words}") };
+    let mut text = secret::scrub(&text).into_owned();
     if text.len() > MAX_MESSAGE {
         let end = (0..=MAX_MESSAGE).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0);
         text.truncate(end);

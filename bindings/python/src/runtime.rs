@@ -61,6 +61,11 @@ impl PyRuntime {
         Ok(made.bind(py))
     }
 
+    /// A runtime that Rust made, for `cadenza conform`.
+    pub(crate) fn of(runtime: Runtime) -> Self {
+        Self { runtime, open: Open::default() }
+    }
+
     /// The runtime of agents that name none.
     pub(crate) fn default_parts(py: Python<'_>) -> PyResult<(Runtime, Open)> {
         Ok(Self::default(py)?.get().parts())

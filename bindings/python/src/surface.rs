@@ -52,11 +52,11 @@ impl Handle {
         };
         open.check()?;
         let agent = core.agent(role, options).map_err(|error| use_error(py, &error))?;
-        Ok(Self { agent, view: ContextView::default(), open, plain })
+        Ok(Self { agent, view: ContextView::new(), open, plain })
     }
 
     fn of(&self, agent: Agent) -> Self {
-        Self { agent, view: ContextView::default(), open: self.open.clone(), plain: true }
+        Self { agent, view: ContextView::new(), open: self.open.clone(), plain: true }
     }
 
     /// Refuses work once the runtime is closed.

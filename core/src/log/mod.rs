@@ -64,8 +64,8 @@ struct Writer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Every queue in use, for [`flush_all`].
-static QUEUES: Mutex<Vec<Weak<SyncSender<Job>>>> = Mutex::new(Vec::new());
+/// Every queue in use and the process it belongs to, for [`flush_all`].
+static QUEUES: Mutex<Vec<(u64, Weak<SyncSender<Job>>)>> = Mutex::new(Vec::new());
 
 impl BackgroundLog {
     /// Appends JSON lines to a file, made with its folders when missing. An unwritable path costs lines, not calls.
@@ -136,16 +136,19 @@ impl Writer {
             .spawn(move || write_jobs(&receiver, emit, &dropped))
             .ok();
         let sender = Arc::new(sender);
+        let generation = fork::generation();
         let mut queues = QUEUES.lock();
-        queues.retain(|queue| queue.strong_count() > 0);
-        queues.push(Arc::downgrade(&sender));
-        Self { generation: fork::generation(), sender, thread }
+        queues.retain(|(made_in, queue)| *made_in == generation && queue.strong_count() > 0);
+        queues.push((generation, Arc::downgrade(&sender)));
+        Self { generation, sender, thread }
     }
 }
 
 /// Waits, within 5 s for each, until every log of this process is out. For the end of a process.
 pub fn flush_all() {
-    let queues: Vec<_> = QUEUES.lock().iter().filter_map(Weak::upgrade).collect();
+    let generation = fork::generation();
+    let ours = |(made_in, queue): &(u64, Weak<_>)| (*made_in == generation).then(|| queue.upgrade()).flatten();
+    let queues: Vec<Arc<SyncSender<Job>>> = QUEUES.lock().iter().filter_map(ours).collect();
     queues.iter().for_each(|queue| flush(queue));
 }
 
