@@ -423,6 +423,21 @@ fn a_call_that_waits_for_its_turn_ends_with_its_own_deadline() {
 }
 
 #[test]
+fn a_delegates_own_call_timeout_ends_its_call_and_the_parent_continues() {
+    let runtime = runtime_with(|request| {
+        Ok(ModelReply::text(match &*request.role {
+            "slow" => "while true do end",
+            _ => "return agent:tool('slow'):work().error_type",
+        }))
+    });
+    let parent = runtime.agent("boss", options_of(r#"{"program_timeout_seconds": 10}"#)).unwrap();
+    parent.delegate("slow", options_of(r#"{"call_timeout_seconds": 0.3}"#)).unwrap();
+    let began = Instant::now();
+    assert_eq!(call(&parent, "work", &[]).value(), &"timeout".into());
+    assert!(began.elapsed() < Duration::from_secs(5), "bounded by the delegate's timeout, not by the program's");
+}
+
+#[test]
 fn tools_are_validated_and_their_errors_are_catchable() {
     let schema =
         Value::from_json(r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#).unwrap();

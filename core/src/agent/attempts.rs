@@ -281,7 +281,7 @@ impl<'a> Attempts<'a> {
             messages: self.feedback.clone().into_iter().collect(),
             tools: if ask.offer_tools { offered_tools(settings.language) } else { Arc::new([]) },
             attempt: self.generations,
-            timeout: settings.provider_timeout.min(call.trace.left()),
+            timeout: settings.provider_timeout.min(call.left()),
             max_output_tokens: ask.max_output_tokens.and_then(|tokens| u32::try_from(tokens).ok()),
         }
     }
@@ -313,7 +313,7 @@ impl<'a> Attempts<'a> {
     fn bounds(&self) -> Bounds<'a> {
         Bounds {
             limits: &self.call.agent.0.settings.limits,
-            deadline: Some(self.call.trace.deadline),
+            deadline: Some(self.call.deadline),
             cancel: &self.call.trace.cancel,
         }
     }

@@ -213,7 +213,7 @@ impl Host for CallHost<'_> {
             Dispatch::Dynamic(method) => {
                 let trace = self.frame.trace;
                 let outcome = block_on_nested(call::nested(&callee, method, args, kwargs, self), &trace.cancel);
-                if trace.cancel.is_cancelled() || Instant::now() >= trace.deadline {
+                if trace.cancel.is_cancelled() || Instant::now() >= self.frame.deadline {
                     return Err(HostError::Stop);
                 }
                 Ok(outcome)
@@ -229,7 +229,7 @@ impl Host for CallHost<'_> {
             return Err(HostError::Refused(format!("no tool {name:?}; tools of this agent: {known}")));
         };
         let trace = self.frame.trace;
-        let bounds = ToolBounds { deadline: trace.deadline, cancel: &trace.cancel };
+        let bounds = ToolBounds { deadline: self.frame.deadline, cancel: &trace.cancel };
         let result = tool.call(arguments, &bounds);
         if self.frame.trace.cancel.is_cancelled() {
             return Err(HostError::Stop);
