@@ -410,6 +410,36 @@ fn interrupting_ends_a_running_program_and_is_recorded() {
 }
 
 #[test]
+fn a_call_that_is_cancelled_before_it_begins_asks_no_model_and_does_not_fall_back() {
+    let fallback = r#"{"failure_policy": {"on_error": "fallback", "fallback_role": "careful"}}"#;
+    let (agent, requests) = scripted_with(&["return 1"], fallback);
+    let cancel = CancelToken::default();
+    cancel.cancel();
+    let outcome = agent.call_with("work", Vec::new(), Map::new(), &cancel).unwrap();
+    assert_eq!(error_type(&outcome), ErrorType::Interrupted);
+    assert_eq!((requests.load(Ordering::SeqCst), agent.runtime().calls().len()), (0, 1));
+}
+
+#[test]
+fn interrupting_a_kept_program_does_not_count_against_it() {
+    let (agent, _) = scripted(&["while context.slow do end; return 1"]);
+    call(&agent, "work", &[]);
+    agent.set("slow", true.into()).unwrap();
+    for _ in 0..3 {
+        let cancel = CancelToken::default();
+        let trigger = cancel.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            trigger.cancel();
+        });
+        let outcome = agent.call_with("work", Vec::new(), Map::new(), &cancel).unwrap();
+        assert_eq!(error_type(&outcome), ErrorType::Interrupted);
+    }
+    agent.set("slow", false.into()).unwrap();
+    assert_eq!(source(&call(&agent, "work", &[])), ProgramSource::Reused, "not quarantined");
+}
+
+#[test]
 fn a_call_that_waits_for_its_turn_ends_with_its_own_deadline() {
     let (agent, _) =
         scripted_with(&["while true do end"], r#"{"call_timeout_seconds": 0.3, "program_timeout_seconds": 10}"#);

@@ -19,7 +19,7 @@ use crate::contract::manifest::EXECUTE_PROGRAM;
 use crate::kernel::{self, Ask, Decision, Executed, Inference, Input, ToolEnvelope, ToolFailure};
 use crate::log::record::AttemptFailure;
 use crate::message::{AdapterDecision, AgentMessage, ModelReply};
-use crate::outcome::{ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, error_type};
+use crate::outcome::{AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, error_type};
 use crate::program::registry::Kept;
 use crate::program::{
     Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
@@ -38,7 +38,7 @@ pub(super) enum Start {
     Kept(Arc<Kept>),
     /// With a question to the model.
     Ask,
-    /// Not at all: the flow was over before the agent's turn came.
+    /// Not at all: it was over before the agent's turn came.
     Over,
 }
 
@@ -100,7 +100,10 @@ impl<'a> Attempts<'a> {
         let (call, ended) = (self.call, &ran.ended);
         let failed = error_type(ended.agent_outcome, ended.reason, ended.goal_status);
         if let Start::Kept(kept) = &self.start {
-            kept.used(self.source == ProgramSource::Reused && failed.is_none());
+            // Ctrl-C says nothing about the program.
+            if ended.agent_outcome != AgentOutcome::Interrupted {
+                kept.used(self.source == ProgramSource::Reused && failed.is_none());
+            }
         }
         let result = match (failed, self.success.take()) {
             (Some((error_type, retriable)), _) => {

@@ -172,6 +172,11 @@ impl<'a> Call<'a> {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// Whether nobody waits for it any more, or its time has passed.
+    fn is_over(&self) -> bool {
+        self.trace.cancel.is_cancelled() || self.left().is_zero()
+    }
+
     /// Waits for the agent's turn; `None` when the call was over first.
     async fn turn(&self) -> Option<tokio::sync::MutexGuard<'a, ()>> {
         let gate = &self.agent.0.gate;
@@ -200,7 +205,7 @@ impl<'a> Call<'a> {
             contract: contract.clone(),
         };
         let mut environment = settings.environment.clone();
-        let start = if !has_turn {
+        let start = if !has_turn || self.is_over() {
             Start::Over
         } else if let Some(refusal) = self.refusal() {
             environment = Arc::new(Environment { refusal: Some(refusal.into()), ..(*environment).clone() });
@@ -211,7 +216,9 @@ impl<'a> Call<'a> {
         let mut attempts = Attempts::new(self, &frame, start);
         let ran = driver::drive(contract, environment, &mut attempts).await;
         let (mut outcome, metadata) = attempts.settle(&ran);
-        if let (Err(_), FailurePolicy::Fallback { role }) = (&outcome.result, settings.delegation.failure_policy()) {
+        if let (Err(_), FailurePolicy::Fallback { role }) = (&outcome.result, settings.delegation.failure_policy())
+            && !self.is_over()
+        {
             outcome.result = self.fall_back(role, &frame).await.result;
         }
         self.record(&frame, &outcome, metadata, attempts);
