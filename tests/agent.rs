@@ -11,7 +11,7 @@ use cadenza_core::log::{BackgroundLog, LogSink};
 use cadenza_core::message::ModelReply;
 use cadenza_core::outcome::{AgentOutcome, ErrorType, Outcome, ProgramSource, Reason};
 use cadenza_core::program::Language;
-use cadenza_core::provider::{ModelRequest, ModelSpec, ProviderError, ProviderErrorClass, Scripted};
+use cadenza_core::provider::{ModelRequest, ModelSpec, ProviderError, ProviderErrorClass, Scripted, Usage};
 use cadenza_core::runtime::options::{LogOption, Options};
 use cadenza_core::runtime::replay::replay_record;
 use cadenza_core::runtime::{Runtime, wait};
@@ -550,6 +550,20 @@ fn a_call_is_a_future_that_any_executor_can_poll() {
         &CancelToken::default(),
     );
     assert_eq!(outcome.unwrap().value(), &7.into());
+}
+
+#[test]
+fn children_share_what_the_calls_around_them_left_of_the_tokens() {
+    let requests = Arc::new(AtomicU32::new(0));
+    let counter = requests.clone();
+    let runtime = runtime_with(move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        let usage = Some(Usage { input: 250, output: 250, ..Usage::default() });
+        Ok(ModelReply { usage, ..ModelReply::text("return agent:delegate('x'):work()") })
+    });
+    let agent = runtime.agent("boss", options_of(r#"{"max_tokens": 600, "execution_repairs": 0}"#)).unwrap();
+    assert_eq!(error_type(&call(&agent, "work", &[])), ErrorType::BudgetExceeded);
+    assert_eq!(requests.load(Ordering::SeqCst), 2, "the second request of 500 tokens ends the flow of 600");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use super::call::{self, Call, Frame};
 use super::host::{self, CallHost, DryHost};
 use crate::adapter::{self, Profile};
-use crate::contract::Tokens;
+use crate::contract::{Spent, Tokens};
 use crate::contract::delegation::Acceptance;
 use crate::contract::manifest::EXECUTE_PROGRAM;
 use crate::kernel::{self, Ask, Decision, Executed, Inference, Input, ToolEnvelope, ToolFailure};
@@ -57,6 +57,8 @@ pub(super) struct Attempts<'a> {
     /// What the model is told on the next generation.
     feedback: Option<AgentMessage>,
     generations: u32,
+    /// Tokens of this call that its flow knows of.
+    charged: u64,
     program: Option<Program>,
     source: ProgramSource,
     note: Option<Cow<'static, str>>,
@@ -83,6 +85,7 @@ impl<'a> Attempts<'a> {
             prompt: None,
             feedback: None,
             generations: 0,
+            charged: 0,
             program: None,
             source: ProgramSource::None,
             note: None,
@@ -119,7 +122,7 @@ impl<'a> Attempts<'a> {
             }),
         };
         (self.tokens_in, self.tokens_out) = (ended.spent.tokens_in.0, ended.spent.tokens_out.0);
-        call.trace.charge(self.tokens_in + self.tokens_out);
+        self.charge(&ended.spent);
         let metadata = Arc::new(Metadata {
             agent_outcome: ended.agent_outcome,
             reason: ended.reason,
@@ -159,6 +162,13 @@ impl<'a> Attempts<'a> {
             registry.keep(call.key(), program, model, call.arguments(), &success.reads, success.host_calls);
         }
         Ok(value)
+    }
+
+    /// Tells the flow what this call itself used so far: before its program runs, so that children share what is left.
+    fn charge(&mut self, spent: &Spent) {
+        let own = spent.tokens_in.0 + spent.tokens_out.0;
+        self.call.trace.charge(own - self.charged);
+        self.charged = own;
     }
 
     fn failed(&mut self, stage: &'static str, error_class: &str, error_message: &str) {
@@ -421,7 +431,8 @@ impl Work for Attempts<'_> {
         Box::pin(async move { self.infer(&ask).await })
     }
 
-    fn execute(&mut self, _call: kernel::Call) -> Input {
+    fn execute(&mut self, call: kernel::Call) -> Input {
+        self.charge(&call.spent);
         match (self.executor(), self.program.clone()) {
             (Some(executor), Some(program)) => self.run(executor, &program),
             (None, _) | (_, None) => Input::executed(error(ToolFailure::Failed, "internal error: no program to run")),
