@@ -354,6 +354,18 @@ fn ac_3_delegates_inherit_settings_but_not_the_delegation_contract() {
 }
 
 #[test]
+fn ac_16_a_runtimes_contract_holds_for_agents_with_other_options_of_their_own() {
+    let model = Scripted::respond(|_| Ok(ModelReply::text("return 'text'")));
+    let mut options = options_of(r#"{"deliverable": {"type": "integer"}, "execution_repairs": 0}"#);
+    options.model = Some(ModelSpec::Provider(Arc::new(model)));
+    let runtime = Runtime::builder().options(options).build().unwrap();
+    for own in ["{}", r#"{"debug": true}"#] {
+        let agent = runtime.agent("a", options_of(own)).unwrap();
+        assert_eq!(error_type(&call(&agent, "work", &[])), ErrorType::ContractViolation, "{own}");
+    }
+}
+
+#[test]
 fn programs_cannot_set_options_of_the_host_machine() {
     let (agent, _) = scripted_with(&["agent:delegate('x', {log = '/tmp/evil'})"], r#"{"execution_repairs": 0}"#);
     let outcome = call(&agent, "work", &[]);
