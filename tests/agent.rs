@@ -160,6 +160,14 @@ fn a_program_that_baked_an_input_in_never_answers_for_another_input() {
 }
 
 #[test]
+fn a_dry_run_that_a_limit_ends_proves_nothing() {
+    let (calc, requests) = scripted(&["for i = 1, args[1] do end; return 5", "return args[1] + 3"]);
+    assert_eq!(call(&calc, "add", &[2.into()]).value(), &5.into());
+    assert_eq!(call(&calc, "add", &[7.into()]).value(), &10.into(), "a longer loop is no other answer");
+    assert_eq!(requests.load(Ordering::SeqCst), 2);
+}
+
+#[test]
 fn the_opposite_unit_conversion_is_not_answered_by_the_one_way_program() {
     let one_way = "local v, from, to = args[1], args[2], args[3]; return v * 0.5";
     let programs: &'static [&'static str] = Box::leak(Box::new([one_way, "return args[1] * 2"]));

@@ -308,7 +308,7 @@ impl<'a> Call<'a> {
 
     /// A dry run: does changing input number `input` change what the program does?
     fn influences(&self, frame: &Frame<'_>, executor: &dyn Executor, program: &Program, input: usize) -> bool {
-        let baseline = self.observe(frame, executor, program, &self.args, &self.kwargs);
+        let Some(baseline) = self.observe(frame, executor, program, &self.args, &self.kwargs) else { return false };
         let original = self.args.iter().chain(self.kwargs.values()).nth(input);
         let others = original.map(perturbations).unwrap_or_default();
         others.into_iter().any(|other| {
@@ -321,11 +321,12 @@ impl<'a> Call<'a> {
                     }
                 }
             }
-            self.observe(frame, executor, program, &args, &kwargs) != baseline
+            self.observe(frame, executor, program, &args, &kwargs).is_some_and(|observed| observed != baseline)
         })
     }
 
-    /// Everything a dry run shows: value or failure, and what it wrote.
+    /// Everything a dry run shows: value or failure, and what it wrote. `None` when a limit ended it, which shows how long
+    /// the program takes and not what it does.
     fn observe(
         &self,
         frame: &Frame<'_>,
@@ -333,7 +334,7 @@ impl<'a> Call<'a> {
         program: &Program,
         args: &[Value],
         kwargs: &Map,
-    ) -> Observed {
+    ) -> Option<Observed> {
         let limits = Limits {
             max_instructions: DRY_INSTRUCTIONS,
             cpu_time: DRY_CPU_TIME,
@@ -342,7 +343,21 @@ impl<'a> Call<'a> {
         let host = DryHost::new(frame);
         let bounds = Bounds { limits: &limits, deadline: Some(self.deadline), cancel: &self.trace.cancel };
         let execution = executor.execute(program, Arguments { args, kwargs }, &host, &bounds);
-        (execution.result, host.writes())
+        match &execution.result {
+            Ok(_) | Err(ProgramFailure::Raised { .. } | ProgramFailure::Refused { .. }) => {
+                Some((execution.result, host.writes()))
+            }
+            Err(
+                ProgramFailure::Fuel { .. }
+                | ProgramFailure::CpuTime { .. }
+                | ProgramFailure::Deadline
+                | ProgramFailure::Memory { .. }
+                | ProgramFailure::CallDepth
+                | ProgramFailure::HostCalls { .. }
+                | ProgramFailure::Interrupted
+                | ProgramFailure::Internal { .. },
+            ) => None,
+        }
     }
 
     /// The same call, once, on a delegate with the fallback role.
