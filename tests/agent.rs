@@ -11,7 +11,7 @@ use cadenza_core::log::{BackgroundLog, LogSink};
 use cadenza_core::message::ModelReply;
 use cadenza_core::outcome::{AgentOutcome, ErrorType, Outcome, ProgramSource, Reason};
 use cadenza_core::program::Language;
-use cadenza_core::provider::{ModelRequest, ModelSpec, ProviderError, ProviderErrorClass, Scripted, Usage};
+use cadenza_core::provider::{ModelRequest, ModelSpec, ProviderError, ProviderErrorClass, Scripted, Secret, Usage};
 use cadenza_core::runtime::options::{LogOption, Options};
 use cadenza_core::runtime::replay::replay_record;
 use cadenza_core::runtime::{Runtime, wait};
@@ -371,6 +371,30 @@ fn ac_16_a_runtimes_contract_holds_for_agents_with_other_options_of_their_own() 
         let agent = runtime.agent("a", options_of(own)).unwrap();
         assert_eq!(error_type(&call(&agent, "work", &[])), ErrorType::ContractViolation, "{own}");
     }
+}
+
+#[test]
+fn a_key_that_this_process_was_given_reaches_no_prompt_and_no_error() {
+    let key = "sk-test-7f3a9c";
+    Secret::new(key).unwrap();
+    let (prompts, seen) = std::sync::mpsc::channel();
+    let runtime = runtime_with(move |request| {
+        let feedback = request.messages.iter().map(|message| message.content.as_str());
+        let texts: String = [&*request.user_prompt].into_iter().chain(feedback).collect();
+        prompts.send(texts).unwrap();
+        match &*request.method {
+            "refuse" => Err(ProviderError::new(ProviderErrorClass::Auth, format!("denied for {key}"))),
+            _ => Ok(ModelReply::text("error('key ' .. context.key)")),
+        }
+    });
+    let agent = runtime.agent("a", Options::default()).unwrap();
+    agent.set("key", key.into()).unwrap();
+    let errors: Vec<_> = ["refuse", "raise"].map(|method| call(&agent, method, &[]).error().cloned()).into();
+    let shown = format!("{errors:?} {:?}", runtime.calls().iter().map(|call| &call.attempt_failures).collect::<Vec<_>>());
+    assert!(!shown.contains(key), "{shown}");
+    let prompts: Vec<String> = seen.try_iter().collect();
+    assert_eq!(prompts.len(), 3, "one refused, one generation and its repair");
+    assert!(prompts.iter().all(|prompt| !prompt.contains(key)), "{prompts:?}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ use crate::program::{
     Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
 };
 use crate::prompt::{self, Prompt, PromptContract, PromptInput};
-use crate::provider::{ModelRequest, ProviderError, ProviderErrorClass, ToolSpec};
+use crate::provider::{ModelRequest, ProviderError, ProviderErrorClass, ToolSpec, secret};
 use crate::runtime::driver::{Ran, Work};
 use crate::value::{Map, Value};
 
@@ -291,7 +291,7 @@ impl<'a> Attempts<'a> {
             language: settings.language,
             system_prompt,
             user_prompt,
-            messages: self.feedback.clone().into_iter().collect(),
+            messages: self.feedback.iter().map(without_secrets).collect(),
             tools: if ask.offer_tools { offered_tools(settings.language) } else { Arc::new([]) },
             attempt: self.generations,
             timeout: settings.provider_timeout.min(call.left()),
@@ -391,7 +391,7 @@ impl<'a> Attempts<'a> {
             })
             .collect();
         let context = CallHost::new(self.frame).attempt.snapshot();
-        prompt::build(&PromptInput {
+        let Prompt { system, user } = prompt::build(&PromptInput {
             role: call.agent.role(),
             method: &call.method,
             args: &call.args,
@@ -406,7 +406,8 @@ impl<'a> Attempts<'a> {
             context: &context,
             history: &host::history(call.agent),
             tools: &settings.tool_docs,
-        })
+        });
+        Prompt { system: scrubbed(system), user: scrubbed(user) }
     }
 }
 
@@ -465,6 +466,10 @@ fn offered_tools(language: Language) -> Arc<[ToolSpec]> {
     offered.clone()
 }
 
+fn without_secrets(message: &AgentMessage) -> AgentMessage {
+    AgentMessage { content: secret::scrub(&message.content).into_owned(), ..message.clone() }
+}
+
 fn prompt_bytes(request: &ModelRequest) -> u64 {
     let messages: usize = request.messages.iter().map(|message| message.content.len()).sum();
     (request.system_prompt.len() + request.user_prompt.len() + messages) as u64
@@ -489,10 +494,18 @@ fn failure_class(failure: &ProgramFailure) -> &'static str {
     }
 }
 
-/// At most 4 KiB, cut between characters.
+/// Without secrets, and at most 4 KiB, cut between characters.
 fn bounded(message: &str) -> String {
-    let cut = (0..=message.len().min(MAX_MESSAGE)).rev().find(|index| message.is_char_boundary(*index)).unwrap_or(0);
-    message[..cut].to_owned()
+    let message = secret::scrub(message);
+    message[..message.floor_char_boundary(MAX_MESSAGE)].to_owned()
+}
+
+/// The text without secrets; the same text when there are none.
+fn scrubbed(text: Arc<str>) -> Arc<str> {
+    match secret::scrub(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(scrubbed) => scrubbed.into(),
+    }
 }
 
 /// A value in an error message.
