@@ -424,6 +424,13 @@ fn ac_7_7_a_failing_provider_is_asked_again_within_the_attempts() {
 }
 
 #[test]
+fn ac_9_a_provider_that_panics_is_a_provider_failure() {
+    let agent = runtime_with(|_| panic!("no")).agent("a", Options::default()).unwrap();
+    assert_eq!(error_type(&call(&agent, "work", &[])), ErrorType::Provider);
+    assert_eq!(agent.history()[0].attempt_failures.len(), 2, "and is asked again within the attempts");
+}
+
+#[test]
 fn ac_14_an_endless_program_times_out_within_its_limit() {
     for language in Language::ALL {
         let program = match language {

@@ -6,13 +6,16 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use super::call::{self, Call, Frame};
 use super::host::{self, CallHost, DryHost};
 use crate::adapter::{self, Profile};
+use crate::cancel::CancelToken;
 use crate::contract::delegation::Acceptance;
 use crate::contract::manifest::EXECUTE_PROGRAM;
 use crate::contract::{Spent, Tokens};
@@ -25,7 +28,7 @@ use crate::program::{
     Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
 };
 use crate::prompt::{self, Prompt, PromptContract, PromptInput};
-use crate::provider::{ModelRequest, ProviderError, ProviderErrorClass, ToolSpec, secret};
+use crate::provider::{ModelRequest, Provider, ProviderError, ProviderErrorClass, ToolSpec, secret};
 use crate::runtime::driver::{Ran, Work};
 use crate::value::{Map, Value};
 
@@ -243,7 +246,7 @@ impl<'a> Attempts<'a> {
             let request = self.request(ask);
             let prompt_bytes = prompt_bytes(&request);
             let allowed = request.timeout;
-            let reply = settings.provider.complete(&request, &call.trace.cancel);
+            let reply = complete(&*settings.provider, &request, &call.trace.cancel);
             // The provider gives up by itself; one that does not is left behind.
             let reply = call::within(reply, &settings.model, allowed + PROVIDER_GRACE, &call.trace.cancel)
                 .await
@@ -443,6 +446,22 @@ impl Work for Attempts<'_> {
 
 /// How long a provider may overrun its own timeout before it is left behind.
 const PROVIDER_GRACE: Duration = Duration::from_millis(100);
+
+/// The provider's reply; its panic is a failure like any other.
+async fn complete(
+    provider: &dyn Provider,
+    request: &ModelRequest,
+    cancel: &CancelToken,
+) -> Result<ModelReply, ProviderError> {
+    let mut reply = std::pin::pin!(async { provider.complete(request, cancel).await });
+    std::future::poll_fn(|context| {
+        catch_unwind(AssertUnwindSafe(|| reply.as_mut().poll(context))).unwrap_or_else(|_| {
+            let message = format!("the provider {} panicked", provider.model());
+            Poll::Ready(Err(ProviderError::new(ProviderErrorClass::Failed, message)))
+        })
+    })
+    .await
+}
 
 fn given_up(call: &Call<'_>, allowed: Duration) -> ProviderError {
     if call.trace.cancel.is_cancelled() {
