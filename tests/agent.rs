@@ -398,6 +398,16 @@ fn a_key_that_this_process_was_given_reaches_no_prompt_and_no_error() {
 }
 
 #[test]
+fn a_long_chain_of_delegates_is_freed_without_nesting() {
+    let (agent, _) = scripted(&["return 1"]);
+    let mut last = agent.clone();
+    for _ in 0..100_000 {
+        last = last.delegate("next", Options::default()).unwrap();
+    }
+    drop((last, agent));
+}
+
+#[test]
 fn programs_cannot_set_options_of_the_host_machine() {
     let (agent, _) = scripted_with(&["agent:delegate('x', {log = '/tmp/evil'})"], r#"{"execution_repairs": 0}"#);
     let outcome = call(&agent, "work", &[]);
