@@ -390,7 +390,8 @@ fn a_key_that_this_process_was_given_reaches_no_prompt_and_no_error() {
     let agent = runtime.agent("a", Options::default()).unwrap();
     agent.set("key", key.into()).unwrap();
     let errors: Vec<_> = ["refuse", "raise"].map(|method| call(&agent, method, &[]).error().cloned()).into();
-    let shown = format!("{errors:?} {:?}", runtime.calls().iter().map(|call| &call.attempt_failures).collect::<Vec<_>>());
+    let shown =
+        format!("{errors:?} {:?}", runtime.calls().iter().map(|call| &call.attempt_failures).collect::<Vec<_>>());
     assert!(!shown.contains(key), "{shown}");
     let prompts: Vec<String> = seen.try_iter().collect();
     assert_eq!(prompts.len(), 3, "one refused, one generation and its repair");
@@ -412,6 +413,29 @@ fn programs_cannot_set_options_of_the_host_machine() {
     let (agent, _) = scripted_with(&["agent:delegate('x', {log = '/tmp/evil'})"], r#"{"execution_repairs": 0}"#);
     let outcome = call(&agent, "work", &[]);
     assert!(outcome.error().unwrap().message.contains("cannot set the option \"log\""), "{:?}", outcome.error());
+}
+
+#[test]
+fn a_program_cannot_declare_a_deliverable_that_takes_for_ever_to_check() {
+    let double = "local defs = {n40 = true}; for i = 0, 39 do local next = {['$ref'] = '#/$defs/n' .. i + 1}; \
+        defs['n' .. i] = {allOf = {next, next}} end; \
+        return agent:delegate('x', {deliverable = {['$defs'] = defs, ['$ref'] = '#/$defs/n0'}}):work()";
+    let wide =
+        "return agent:delegate('x', {delegation_contract = {deliverable = {title = string.rep('x', 5000)}}}):work()";
+    for program in [double, wide] {
+        let programs: &'static [&'static str] = Box::leak(Box::new([program, "return 1"]));
+        let (agent, _) = scripted_with(programs, r#"{"execution_repairs": 0}"#);
+        let outcome = call(&agent, "work", &[]);
+        assert_eq!(error_type(&outcome), ErrorType::Execution);
+        assert!(outcome.error().unwrap().message.contains("without references"), "{:?}", outcome.error());
+    }
+    let texts = "local t = {}; for i = 1, 500 do t[i] = string.rep('a', 60) .. 'c' end; return t";
+    let deliverable = r#"{"deliverable": {"items": {"pattern": "(a|aa)+$(?!b)"}}, "execution_repairs": 0}"#;
+    let programs: &'static [&'static str] = Box::leak(Box::new([texts]));
+    let (agent, _) = scripted_with(programs, deliverable);
+    let began = Instant::now();
+    assert_eq!(error_type(&call(&agent, "work", &[])), ErrorType::ContractViolation);
+    assert!(began.elapsed() < Duration::from_secs(20), "took {:?}", began.elapsed());
 }
 
 #[test]
