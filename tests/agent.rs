@@ -11,7 +11,7 @@ use cadenza_core::log::{BackgroundLog, LogSink};
 use cadenza_core::message::ModelReply;
 use cadenza_core::outcome::{AgentOutcome, ErrorType, Outcome, ProgramSource, Reason};
 use cadenza_core::program::Language;
-use cadenza_core::provider::{ModelRequest, ModelSpec, ProviderError, ProviderErrorClass, Scripted};
+use cadenza_core::provider::{ModelRequest, ModelSpec, ProviderError, ProviderErrorClass, Scripted, Secret, Usage};
 use cadenza_core::runtime::options::{LogOption, Options};
 use cadenza_core::runtime::replay::replay_record;
 use cadenza_core::runtime::{Runtime, wait};
@@ -157,6 +157,14 @@ fn a_program_that_baked_an_input_in_never_answers_for_another_input() {
         assert_eq!(call(&calc, "add", &[20.into(), 30.into()]).value(), &50.into(), "{program}");
         assert_eq!(requests.load(Ordering::SeqCst), 2);
     }
+}
+
+#[test]
+fn a_dry_run_that_a_limit_ends_proves_nothing() {
+    let (calc, requests) = scripted(&["for i = 1, args[1] do end; return 5", "return args[1] + 3"]);
+    assert_eq!(call(&calc, "add", &[2.into()]).value(), &5.into());
+    assert_eq!(call(&calc, "add", &[7.into()]).value(), &10.into(), "a longer loop is no other answer");
+    assert_eq!(requests.load(Ordering::SeqCst), 2);
 }
 
 #[test]
@@ -354,10 +362,80 @@ fn ac_3_delegates_inherit_settings_but_not_the_delegation_contract() {
 }
 
 #[test]
+fn ac_16_a_runtimes_contract_holds_for_agents_with_other_options_of_their_own() {
+    let model = Scripted::respond(|_| Ok(ModelReply::text("return 'text'")));
+    let mut options = options_of(r#"{"deliverable": {"type": "integer"}, "execution_repairs": 0}"#);
+    options.model = Some(ModelSpec::Provider(Arc::new(model)));
+    let runtime = Runtime::builder().options(options).build().unwrap();
+    for own in ["{}", r#"{"debug": true}"#] {
+        let agent = runtime.agent("a", options_of(own)).unwrap();
+        assert_eq!(error_type(&call(&agent, "work", &[])), ErrorType::ContractViolation, "{own}");
+    }
+}
+
+#[test]
+fn a_key_that_this_process_was_given_reaches_no_prompt_and_no_error() {
+    let key = "sk-test-7f3a9c";
+    Secret::new(key).unwrap();
+    let (prompts, seen) = std::sync::mpsc::channel();
+    let runtime = runtime_with(move |request| {
+        let feedback = request.messages.iter().map(|message| message.content.as_str());
+        let texts: String = [&*request.user_prompt].into_iter().chain(feedback).collect();
+        prompts.send(texts).unwrap();
+        match &*request.method {
+            "refuse" => Err(ProviderError::new(ProviderErrorClass::Auth, format!("denied for {key}"))),
+            _ => Ok(ModelReply::text("error('key ' .. context.key)")),
+        }
+    });
+    let agent = runtime.agent("a", Options::default()).unwrap();
+    agent.set("key", key.into()).unwrap();
+    let errors: Vec<_> = ["refuse", "raise"].map(|method| call(&agent, method, &[]).error().cloned()).into();
+    let shown =
+        format!("{errors:?} {:?}", runtime.calls().iter().map(|call| &call.attempt_failures).collect::<Vec<_>>());
+    assert!(!shown.contains(key), "{shown}");
+    let prompts: Vec<String> = seen.try_iter().collect();
+    assert_eq!(prompts.len(), 3, "one refused, one generation and its repair");
+    assert!(prompts.iter().all(|prompt| !prompt.contains(key)), "{prompts:?}");
+}
+
+#[test]
+fn a_long_chain_of_delegates_is_freed_without_nesting() {
+    let (agent, _) = scripted(&["return 1"]);
+    let mut last = agent.clone();
+    for _ in 0..100_000 {
+        last = last.delegate("next", Options::default()).unwrap();
+    }
+    drop((last, agent));
+}
+
+#[test]
 fn programs_cannot_set_options_of_the_host_machine() {
     let (agent, _) = scripted_with(&["agent:delegate('x', {log = '/tmp/evil'})"], r#"{"execution_repairs": 0}"#);
     let outcome = call(&agent, "work", &[]);
     assert!(outcome.error().unwrap().message.contains("cannot set the option \"log\""), "{:?}", outcome.error());
+}
+
+#[test]
+fn a_program_cannot_declare_a_deliverable_that_takes_for_ever_to_check() {
+    let double = "local defs = {n40 = true}; for i = 0, 39 do local next = {['$ref'] = '#/$defs/n' .. i + 1}; \
+        defs['n' .. i] = {allOf = {next, next}} end; \
+        return agent:delegate('x', {deliverable = {['$defs'] = defs, ['$ref'] = '#/$defs/n0'}}):work()";
+    let wide =
+        "return agent:delegate('x', {delegation_contract = {deliverable = {title = string.rep('x', 5000)}}}):work()";
+    for program in [double, wide] {
+        let programs: &'static [&'static str] = Box::leak(Box::new([program, "return 1"]));
+        let (agent, _) = scripted_with(programs, r#"{"execution_repairs": 0}"#);
+        let outcome = call(&agent, "work", &[]);
+        assert_eq!(error_type(&outcome), ErrorType::Execution);
+        assert!(outcome.error().unwrap().message.contains("without references"), "{:?}", outcome.error());
+    }
+    let texts = "local t = {}; for i = 1, 500 do t[i] = string.rep('a', 60) .. 'c' end; return t";
+    let deliverable = r#"{"deliverable": {"items": {"pattern": "(a|aa)+$(?!b)"}}, "execution_repairs": 0}"#;
+    let programs: &'static [&'static str] = Box::leak(Box::new([texts]));
+    let (agent, _) = scripted_with(programs, deliverable);
+    let began = Instant::now();
+    assert_eq!(error_type(&call(&agent, "work", &[])), ErrorType::ContractViolation);
+    assert!(began.elapsed() < Duration::from_secs(20), "took {:?}", began.elapsed());
 }
 
 #[test]
@@ -377,6 +455,13 @@ fn ac_7_7_a_failing_provider_is_asked_again_within_the_attempts() {
         }
         assert_eq!(requests.load(Ordering::SeqCst), attempts);
     }
+}
+
+#[test]
+fn ac_9_a_provider_that_panics_is_a_provider_failure() {
+    let agent = runtime_with(|_| panic!("no")).agent("a", Options::default()).unwrap();
+    assert_eq!(error_type(&call(&agent, "work", &[])), ErrorType::Provider);
+    assert_eq!(agent.history()[0].attempt_failures.len(), 2, "and is asked again within the attempts");
 }
 
 #[test]
@@ -410,6 +495,36 @@ fn interrupting_ends_a_running_program_and_is_recorded() {
 }
 
 #[test]
+fn a_call_that_is_cancelled_before_it_begins_asks_no_model_and_does_not_fall_back() {
+    let fallback = r#"{"failure_policy": {"on_error": "fallback", "fallback_role": "careful"}}"#;
+    let (agent, requests) = scripted_with(&["return 1"], fallback);
+    let cancel = CancelToken::default();
+    cancel.cancel();
+    let outcome = agent.call_with("work", Vec::new(), Map::new(), &cancel).unwrap();
+    assert_eq!(error_type(&outcome), ErrorType::Interrupted);
+    assert_eq!((requests.load(Ordering::SeqCst), agent.runtime().calls().len()), (0, 1));
+}
+
+#[test]
+fn interrupting_a_kept_program_does_not_count_against_it() {
+    let (agent, _) = scripted(&["while context.slow do end; return 1"]);
+    call(&agent, "work", &[]);
+    agent.set("slow", true.into()).unwrap();
+    for _ in 0..3 {
+        let cancel = CancelToken::default();
+        let trigger = cancel.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            trigger.cancel();
+        });
+        let outcome = agent.call_with("work", Vec::new(), Map::new(), &cancel).unwrap();
+        assert_eq!(error_type(&outcome), ErrorType::Interrupted);
+    }
+    agent.set("slow", false.into()).unwrap();
+    assert_eq!(source(&call(&agent, "work", &[])), ProgramSource::Reused, "not quarantined");
+}
+
+#[test]
 fn a_call_that_waits_for_its_turn_ends_with_its_own_deadline() {
     let (agent, _) =
         scripted_with(&["while true do end"], r#"{"call_timeout_seconds": 0.3, "program_timeout_seconds": 10}"#);
@@ -420,6 +535,21 @@ fn a_call_that_waits_for_its_turn_ends_with_its_own_deadline() {
     });
     assert!(outcomes.iter().all(|outcome| error_type(outcome) == ErrorType::Timeout));
     assert!(began.elapsed() < Duration::from_secs(20), "bounded");
+}
+
+#[test]
+fn a_delegates_own_call_timeout_ends_its_call_and_the_parent_continues() {
+    let runtime = runtime_with(|request| {
+        Ok(ModelReply::text(match &*request.role {
+            "slow" => "while true do end",
+            _ => "return agent:tool('slow'):work().error_type",
+        }))
+    });
+    let parent = runtime.agent("boss", options_of(r#"{"program_timeout_seconds": 10}"#)).unwrap();
+    parent.delegate("slow", options_of(r#"{"call_timeout_seconds": 0.3}"#)).unwrap();
+    let began = Instant::now();
+    assert_eq!(call(&parent, "work", &[]).value(), &"timeout".into());
+    assert!(began.elapsed() < Duration::from_secs(5), "bounded by the delegate's timeout, not by the program's");
 }
 
 #[test]
@@ -505,6 +635,20 @@ fn a_call_is_a_future_that_any_executor_can_poll() {
         &CancelToken::default(),
     );
     assert_eq!(outcome.unwrap().value(), &7.into());
+}
+
+#[test]
+fn children_share_what_the_calls_around_them_left_of_the_tokens() {
+    let requests = Arc::new(AtomicU32::new(0));
+    let counter = requests.clone();
+    let runtime = runtime_with(move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        let usage = Some(Usage { input: 250, output: 250, ..Usage::default() });
+        Ok(ModelReply { usage, ..ModelReply::text("return agent:delegate('x'):work()") })
+    });
+    let agent = runtime.agent("boss", options_of(r#"{"max_tokens": 600, "execution_repairs": 0}"#)).unwrap();
+    assert_eq!(error_type(&call(&agent, "work", &[])), ErrorType::BudgetExceeded);
+    assert_eq!(requests.load(Ordering::SeqCst), 2, "the second request of 500 tokens ends the flow of 600");
 }
 
 #[test]

@@ -6,26 +6,29 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use super::call::{self, Call, Frame};
 use super::host::{self, CallHost, DryHost};
 use crate::adapter::{self, Profile};
-use crate::contract::Tokens;
+use crate::cancel::CancelToken;
 use crate::contract::delegation::Acceptance;
 use crate::contract::manifest::EXECUTE_PROGRAM;
+use crate::contract::{Spent, Tokens};
 use crate::kernel::{self, Ask, Decision, Executed, Inference, Input, ToolEnvelope, ToolFailure};
 use crate::log::record::AttemptFailure;
 use crate::message::{AdapterDecision, AgentMessage, ModelReply};
-use crate::outcome::{ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, error_type};
+use crate::outcome::{AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, error_type};
 use crate::program::registry::Kept;
 use crate::program::{
     Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
 };
 use crate::prompt::{self, Prompt, PromptContract, PromptInput};
-use crate::provider::{ModelRequest, ProviderError, ProviderErrorClass, ToolSpec};
+use crate::provider::{ModelRequest, Provider, ProviderError, ProviderErrorClass, ToolSpec, secret};
 use crate::runtime::driver::{Ran, Work};
 use crate::value::{Map, Value};
 
@@ -38,7 +41,7 @@ pub(super) enum Start {
     Kept(Arc<Kept>),
     /// With a question to the model.
     Ask,
-    /// Not at all: the flow was over before the agent's turn came.
+    /// Not at all: it was over before the agent's turn came.
     Over,
 }
 
@@ -57,6 +60,8 @@ pub(super) struct Attempts<'a> {
     /// What the model is told on the next generation.
     feedback: Option<AgentMessage>,
     generations: u32,
+    /// Tokens of this call that its flow knows of.
+    charged: u64,
     program: Option<Program>,
     source: ProgramSource,
     note: Option<Cow<'static, str>>,
@@ -83,6 +88,7 @@ impl<'a> Attempts<'a> {
             prompt: None,
             feedback: None,
             generations: 0,
+            charged: 0,
             program: None,
             source: ProgramSource::None,
             note: None,
@@ -100,7 +106,10 @@ impl<'a> Attempts<'a> {
         let (call, ended) = (self.call, &ran.ended);
         let failed = error_type(ended.agent_outcome, ended.reason, ended.goal_status);
         if let Start::Kept(kept) = &self.start {
-            kept.used(self.source == ProgramSource::Reused && failed.is_none());
+            // Ctrl-C says nothing about the program.
+            if ended.agent_outcome != AgentOutcome::Interrupted {
+                kept.used(self.source == ProgramSource::Reused && failed.is_none());
+            }
         }
         let result = match (failed, self.success.take()) {
             (Some((error_type, retriable)), _) => {
@@ -116,7 +125,7 @@ impl<'a> Attempts<'a> {
             }),
         };
         (self.tokens_in, self.tokens_out) = (ended.spent.tokens_in.0, ended.spent.tokens_out.0);
-        call.trace.charge(self.tokens_in + self.tokens_out);
+        self.charge(&ended.spent);
         let metadata = Arc::new(Metadata {
             agent_outcome: ended.agent_outcome,
             reason: ended.reason,
@@ -156,6 +165,13 @@ impl<'a> Attempts<'a> {
             registry.keep(call.key(), program, model, call.arguments(), &success.reads, success.host_calls);
         }
         Ok(value)
+    }
+
+    /// Tells the flow what this call itself used so far: before its program runs, so that children share what is left.
+    fn charge(&mut self, spent: &Spent) {
+        let own = spent.tokens_in.0 + spent.tokens_out.0;
+        self.call.trace.charge(own - self.charged);
+        self.charged = own;
     }
 
     fn failed(&mut self, stage: &'static str, error_class: &str, error_message: &str) {
@@ -230,7 +246,7 @@ impl<'a> Attempts<'a> {
             let request = self.request(ask);
             let prompt_bytes = prompt_bytes(&request);
             let allowed = request.timeout;
-            let reply = settings.provider.complete(&request, &call.trace.cancel);
+            let reply = complete(&*settings.provider, &request, &call.trace.cancel);
             // The provider gives up by itself; one that does not is left behind.
             let reply = call::within(reply, &settings.model, allowed + PROVIDER_GRACE, &call.trace.cancel)
                 .await
@@ -278,10 +294,10 @@ impl<'a> Attempts<'a> {
             language: settings.language,
             system_prompt,
             user_prompt,
-            messages: self.feedback.clone().into_iter().collect(),
+            messages: self.feedback.iter().map(without_secrets).collect(),
             tools: if ask.offer_tools { offered_tools(settings.language) } else { Arc::new([]) },
             attempt: self.generations,
-            timeout: settings.provider_timeout.min(call.trace.left()),
+            timeout: settings.provider_timeout.min(call.left()),
             max_output_tokens: ask.max_output_tokens.and_then(|tokens| u32::try_from(tokens).ok()),
         }
     }
@@ -313,7 +329,7 @@ impl<'a> Attempts<'a> {
     fn bounds(&self) -> Bounds<'a> {
         Bounds {
             limits: &self.call.agent.0.settings.limits,
-            deadline: Some(self.call.trace.deadline),
+            deadline: Some(self.call.deadline),
             cancel: &self.call.trace.cancel,
         }
     }
@@ -378,7 +394,7 @@ impl<'a> Attempts<'a> {
             })
             .collect();
         let context = CallHost::new(self.frame).attempt.snapshot();
-        prompt::build(&PromptInput {
+        let Prompt { system, user } = prompt::build(&PromptInput {
             role: call.agent.role(),
             method: &call.method,
             args: &call.args,
@@ -393,7 +409,8 @@ impl<'a> Attempts<'a> {
             context: &context,
             history: &host::history(call.agent),
             tools: &settings.tool_docs,
-        })
+        });
+        Prompt { system: scrubbed(system), user: scrubbed(user) }
     }
 }
 
@@ -418,7 +435,8 @@ impl Work for Attempts<'_> {
         Box::pin(async move { self.infer(&ask).await })
     }
 
-    fn execute(&mut self, _call: kernel::Call) -> Input {
+    fn execute(&mut self, call: kernel::Call) -> Input {
+        self.charge(&call.spent);
         match (self.executor(), self.program.clone()) {
             (Some(executor), Some(program)) => self.run(executor, &program),
             (None, _) | (_, None) => Input::executed(error(ToolFailure::Failed, "internal error: no program to run")),
@@ -428,6 +446,22 @@ impl Work for Attempts<'_> {
 
 /// How long a provider may overrun its own timeout before it is left behind.
 const PROVIDER_GRACE: Duration = Duration::from_millis(100);
+
+/// The provider's reply; its panic is a failure like any other.
+async fn complete(
+    provider: &dyn Provider,
+    request: &ModelRequest,
+    cancel: &CancelToken,
+) -> Result<ModelReply, ProviderError> {
+    let mut reply = std::pin::pin!(async { provider.complete(request, cancel).await });
+    std::future::poll_fn(|context| {
+        catch_unwind(AssertUnwindSafe(|| reply.as_mut().poll(context))).unwrap_or_else(|_| {
+            let message = format!("the provider {} panicked", provider.model());
+            Poll::Ready(Err(ProviderError::new(ProviderErrorClass::Failed, message)))
+        })
+    })
+    .await
+}
 
 fn given_up(call: &Call<'_>, allowed: Duration) -> ProviderError {
     if call.trace.cancel.is_cancelled() {
@@ -449,6 +483,10 @@ fn offered_tools(language: Language) -> Arc<[ToolSpec]> {
         .into()
     });
     offered.clone()
+}
+
+fn without_secrets(message: &AgentMessage) -> AgentMessage {
+    AgentMessage { content: secret::scrub(&message.content).into_owned(), ..message.clone() }
 }
 
 fn prompt_bytes(request: &ModelRequest) -> u64 {
@@ -475,10 +513,18 @@ fn failure_class(failure: &ProgramFailure) -> &'static str {
     }
 }
 
-/// At most 4 KiB, cut between characters.
+/// Without secrets, and at most 4 KiB, cut between characters.
 fn bounded(message: &str) -> String {
-    let cut = (0..=message.len().min(MAX_MESSAGE)).rev().find(|index| message.is_char_boundary(*index)).unwrap_or(0);
-    message[..cut].to_owned()
+    let message = secret::scrub(message);
+    message[..message.floor_char_boundary(MAX_MESSAGE)].to_owned()
+}
+
+/// The text without secrets; the same text when there are none.
+fn scrubbed(text: Arc<str>) -> Arc<str> {
+    match secret::scrub(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(scrubbed) => scrubbed.into(),
+    }
 }
 
 /// A value in an error message.

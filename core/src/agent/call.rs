@@ -36,7 +36,6 @@ const DRY_CPU_TIME: Duration = Duration::from_millis(20);
 /// What all calls of one flow share; no child escapes it.
 pub(super) struct Trace {
     pub(super) id: TraceId,
-    pub(super) deadline: Instant,
     pub(super) cancel: CancelToken,
     calls_left: AtomicU32,
     /// Model tokens used so far, by all calls.
@@ -55,6 +54,8 @@ pub(super) struct Frame<'a> {
     pub(super) depth: u32,
     /// Levels of delegation left below this call.
     pub(super) levels: i32,
+    /// When the call must be over, children included.
+    pub(super) deadline: Instant,
     /// What children must stay within; known once the contract is sealed.
     pub(super) contract: Arc<ExecutionContract>,
 }
@@ -64,14 +65,13 @@ pub(super) async fn root(agent: &Agent, method: &str, args: Vec<Value>, kwargs: 
     let settings = &agent.0.settings;
     let trace = Trace {
         id: TraceId::fresh(),
-        deadline: Instant::now() + settings.call_timeout,
         cancel,
         calls_left: AtomicU32::new(settings.max_calls),
         tokens: AtomicU64::new(0),
         max_tokens: settings.max_tokens,
     };
     let call = Call::new(agent, method, args.into(), Arc::new(kwargs), &trace, None);
-    let turn = lock(agent, &trace).await;
+    let turn = call.turn().await;
     call.perform(turn.is_some()).await
 }
 
@@ -89,21 +89,13 @@ pub(super) fn nested<'a>(
         if outer.frame.agent.is(callee) {
             return call.perform(true).await;
         }
-        let turn = lock(callee, outer.frame.trace).await;
+        let turn = call.turn().await;
         call.perform(turn.is_some()).await
     })
 }
 
 /// What a dry run shows.
 type Observed = (Result<Returned, ProgramFailure>, BTreeMap<String, Option<Value>>);
-
-/// Waits for the agent's turn; `None` when the flow was over first.
-async fn lock<'a>(agent: &'a Agent, trace: &Trace) -> Option<tokio::sync::MutexGuard<'a, ()>> {
-    if let Ok(gate) = agent.0.gate.try_lock() {
-        return Some(gate);
-    }
-    within(agent.0.gate.lock(), "another call of this agent", trace.left(), &trace.cancel).await
-}
 
 /// The future's output, or `None` once `left` has passed or the flow is cancelled. Costs nothing extra when the future
 /// is ready at once.
@@ -126,11 +118,6 @@ pub(super) async fn within<F: Future>(
 }
 
 impl Trace {
-    /// Time left for everything in this flow.
-    pub(super) fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-
     /// Model tokens that all calls of this flow used so far.
     pub(super) fn tokens(&self) -> u64 {
         self.tokens.load(Ordering::Acquire)
@@ -154,6 +141,8 @@ pub(super) struct Call<'a> {
     depth: u32,
     levels: i32,
     began: Instant,
+    /// Its own timeout, within its caller's.
+    pub(super) deadline: Instant,
     timestamp: SystemTime,
 }
 
@@ -172,7 +161,29 @@ impl<'a> Call<'a> {
         };
         let call_id = CallId::fresh();
         let (began, timestamp) = (Instant::now(), SystemTime::now());
-        Self { agent, method: method.into(), args, kwargs, trace, outer, call_id, depth, levels, began, timestamp }
+        let own = began + agent.0.settings.call_timeout;
+        let deadline = outer.map_or(own, |outer| own.min(outer.frame.deadline));
+        let method = method.into();
+        Self { agent, method, args, kwargs, trace, outer, call_id, depth, levels, began, deadline, timestamp }
+    }
+
+    /// Time left for this call and everything in it.
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether nobody waits for it any more, or its time has passed.
+    fn is_over(&self) -> bool {
+        self.trace.cancel.is_cancelled() || self.left().is_zero()
+    }
+
+    /// Waits for the agent's turn; `None` when the call was over first.
+    async fn turn(&self) -> Option<tokio::sync::MutexGuard<'a, ()>> {
+        let gate = &self.agent.0.gate;
+        if let Ok(turn) = gate.try_lock() {
+            return Some(turn);
+        }
+        within(gate.lock(), "another call of this agent", self.left(), &self.trace.cancel).await
     }
 
     pub(super) fn arguments(&self) -> Arguments<'_> {
@@ -190,10 +201,11 @@ impl<'a> Call<'a> {
             call_id: self.call_id,
             depth: self.depth,
             levels: self.levels,
+            deadline: self.deadline,
             contract: contract.clone(),
         };
         let mut environment = settings.environment.clone();
-        let start = if !has_turn {
+        let start = if !has_turn || self.is_over() {
             Start::Over
         } else if let Some(refusal) = self.refusal() {
             environment = Arc::new(Environment { refusal: Some(refusal.into()), ..(*environment).clone() });
@@ -204,7 +216,9 @@ impl<'a> Call<'a> {
         let mut attempts = Attempts::new(self, &frame, start);
         let ran = driver::drive(contract, environment, &mut attempts).await;
         let (mut outcome, metadata) = attempts.settle(&ran);
-        if let (Err(_), FailurePolicy::Fallback { role }) = (&outcome.result, settings.delegation.failure_policy()) {
+        if let (Err(_), FailurePolicy::Fallback { role }) = (&outcome.result, settings.delegation.failure_policy())
+            && !self.is_over()
+        {
             outcome.result = self.fall_back(role, &frame).await.result;
         }
         self.record(&frame, &outcome, metadata, attempts);
@@ -255,8 +269,8 @@ impl<'a> Call<'a> {
             return settings.root_contract.lock().get_or_insert_with(|| seal(None)).clone();
         };
         let parent = &outer.frame.contract;
-        // The wall clock stays out of the child's contract, so that equal flows have equal hashes; the flow's deadline
-        // binds the child as a recorded verdict.
+        // The wall clock stays out of the child's contract, so that equal flows have equal hashes; the deadline of the
+        // call around it binds the child as a recorded verdict.
         let used = self.trace.tokens();
         let tokens = self.trace.max_tokens.map(|limit| Tokens(limit.saturating_sub(used).max(1)));
         seal(Some((parent.contract_hash(), Remaining { tokens, time: parent.budget().total_timeout })))
@@ -294,7 +308,7 @@ impl<'a> Call<'a> {
 
     /// A dry run: does changing input number `input` change what the program does?
     fn influences(&self, frame: &Frame<'_>, executor: &dyn Executor, program: &Program, input: usize) -> bool {
-        let baseline = self.observe(frame, executor, program, &self.args, &self.kwargs);
+        let Some(baseline) = self.observe(frame, executor, program, &self.args, &self.kwargs) else { return false };
         let original = self.args.iter().chain(self.kwargs.values()).nth(input);
         let others = original.map(perturbations).unwrap_or_default();
         others.into_iter().any(|other| {
@@ -307,11 +321,12 @@ impl<'a> Call<'a> {
                     }
                 }
             }
-            self.observe(frame, executor, program, &args, &kwargs) != baseline
+            self.observe(frame, executor, program, &args, &kwargs).is_some_and(|observed| observed != baseline)
         })
     }
 
-    /// Everything a dry run shows: value or failure, and what it wrote.
+    /// Everything a dry run shows: value or failure, and what it wrote. `None` when a limit ended it, which shows how long
+    /// the program takes and not what it does.
     fn observe(
         &self,
         frame: &Frame<'_>,
@@ -319,16 +334,30 @@ impl<'a> Call<'a> {
         program: &Program,
         args: &[Value],
         kwargs: &Map,
-    ) -> Observed {
+    ) -> Option<Observed> {
         let limits = Limits {
             max_instructions: DRY_INSTRUCTIONS,
             cpu_time: DRY_CPU_TIME,
             ..(*self.agent.0.settings.limits).clone()
         };
         let host = DryHost::new(frame);
-        let bounds = Bounds { limits: &limits, deadline: Some(self.trace.deadline), cancel: &self.trace.cancel };
+        let bounds = Bounds { limits: &limits, deadline: Some(self.deadline), cancel: &self.trace.cancel };
         let execution = executor.execute(program, Arguments { args, kwargs }, &host, &bounds);
-        (execution.result, host.writes())
+        match &execution.result {
+            Ok(_) | Err(ProgramFailure::Raised { .. } | ProgramFailure::Refused { .. }) => {
+                Some((execution.result, host.writes()))
+            }
+            Err(
+                ProgramFailure::Fuel { .. }
+                | ProgramFailure::CpuTime { .. }
+                | ProgramFailure::Deadline
+                | ProgramFailure::Memory { .. }
+                | ProgramFailure::CallDepth
+                | ProgramFailure::HostCalls { .. }
+                | ProgramFailure::Interrupted
+                | ProgramFailure::Internal { .. },
+            ) => None,
+        }
     }
 
     /// The same call, once, on a delegate with the fallback role.

@@ -34,6 +34,8 @@ const PROGRAM_OPTIONS: [&str; 8] = [
     "language",
     "max_delegation_depth",
 ];
+/// JSON bytes of a `deliverable` that a program declares. It is checked outside the limits of programs.
+const MAX_SCHEMA_BYTES: usize = 4 << 10;
 /// Agents that one program may make.
 const MAX_AGENTS: usize = 1_000;
 
@@ -93,6 +95,14 @@ impl<'a> CallHost<'a> {
             let allowed = PROGRAM_OPTIONS.join(", ");
             return Err(HostError::Refused(format!("a program cannot set the option {name:?}; it may set: {allowed}")));
         }
+        let contract = options.get("delegation_contract").and_then(Value::as_map);
+        for schema in [Some(options), contract].into_iter().flatten().filter_map(|map| map.get("deliverable")) {
+            if schema.to_json().len() > MAX_SCHEMA_BYTES || has_reference(schema) {
+                return Err(HostError::Refused(format!(
+                    "a program's `deliverable` is a schema of at most {MAX_SCHEMA_BYTES} bytes without references"
+                )));
+            }
+        }
         let options = Options::from_map(options).map_err(|error| HostError::Refused(error.to_string()))?;
         maker.make(role, options, levels).map_err(refused)
     }
@@ -105,6 +115,16 @@ impl<'a> CallHost<'a> {
     /// The attempt to read and write when the agent is the program's own.
     fn own(&self, agent: AgentRef) -> Option<&Attempt<'a>> {
         (agent == AgentRef::THIS).then_some(&self.attempt)
+    }
+}
+
+/// Whether a schema refers to another: a few references to references make a check that never ends.
+fn has_reference(schema: &Value) -> bool {
+    const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
+    match schema {
+        Value::Map(map) => map.iter().any(|(key, item)| REFERENCES.contains(&key.as_str()) || has_reference(item)),
+        Value::List(list) => list.iter().any(has_reference),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => false,
     }
 }
 
@@ -213,7 +233,7 @@ impl Host for CallHost<'_> {
             Dispatch::Dynamic(method) => {
                 let trace = self.frame.trace;
                 let outcome = block_on_nested(call::nested(&callee, method, args, kwargs, self), &trace.cancel);
-                if trace.cancel.is_cancelled() || Instant::now() >= trace.deadline {
+                if trace.cancel.is_cancelled() || Instant::now() >= self.frame.deadline {
                     return Err(HostError::Stop);
                 }
                 Ok(outcome)
@@ -229,7 +249,7 @@ impl Host for CallHost<'_> {
             return Err(HostError::Refused(format!("no tool {name:?}; tools of this agent: {known}")));
         };
         let trace = self.frame.trace;
-        let bounds = ToolBounds { deadline: trace.deadline, cancel: &trace.cancel };
+        let bounds = ToolBounds { deadline: self.frame.deadline, cancel: &trace.cancel };
         let result = tool.call(arguments, &bounds);
         if self.frame.trace.cancel.is_cancelled() {
             return Err(HostError::Stop);

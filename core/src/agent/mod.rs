@@ -57,6 +57,18 @@ struct Memory {
     delegates: BTreeMap<Arc<str>, Agent>,
 }
 
+impl Drop for Inner {
+    /// Frees delegates of delegates one by one: a long chain of them does not nest natively.
+    fn drop(&mut self) {
+        let mut delegates: Vec<Agent> = std::mem::take(&mut self.memory.get_mut().delegates).into_values().collect();
+        while let Some(delegate) = delegates.pop() {
+            if let Some(mut last) = Arc::into_inner(delegate.0) {
+                delegates.extend(std::mem::take(&mut last.memory.get_mut().delegates).into_values());
+            }
+        }
+    }
+}
+
 /// Why an agent cannot be made or used: wrong use by the host, refused before any model is asked.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum UseError {

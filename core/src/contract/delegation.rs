@@ -7,9 +7,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use jsonschema::PatternOptions;
+
 use crate::canonical;
 use crate::ids::Digest;
 use crate::value::{Map, Value};
+
+/// Steps back in one match of a `pattern` of `deliverable`; one that needs more does not match.
+const MAX_BACKTRACKS: usize = 10_000;
 
 /// How an agent's delegation contract was given; logged as `contract_source`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -194,7 +199,11 @@ fn compile_schema(schema: &Value) -> Result<jsonschema::Validator, ContractField
         return Err(refused(format!("expected a JSON Schema as a map, got a {}", schema.type_name())));
     }
     let schema = serde_json::to_value(schema).map_err(|error| refused(error.to_string()))?;
-    jsonschema::validator_for(&schema).map_err(|error| refused(format!("not a JSON Schema: {error}")))
+    // The text that a pattern meets is a program's.
+    jsonschema::options()
+        .with_pattern_options(PatternOptions::fancy_regex().backtrack_limit(MAX_BACKTRACKS))
+        .build(&schema)
+        .map_err(|error| refused(format!("not a JSON Schema: {error}")))
 }
 
 fn acceptance(value: Option<&Value>) -> Result<Vec<Acceptance>, ContractFieldError> {

@@ -92,6 +92,8 @@ pub struct Call {
     pub arguments: Arc<Map>,
     /// How long it may take, child runs included.
     pub deadline: Millis,
+    /// What the run used before it.
+    pub spent: Spent,
 }
 
 /// How a run ended.

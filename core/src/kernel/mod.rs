@@ -533,7 +533,13 @@ impl Kernel {
                     self.boundary = self.now;
                     self.waiting = Waiting::Tool;
                     let BatchCall { id, name, arguments, .. } = call;
-                    return Command::Execute(Call { id, name, arguments, deadline: self.deadline() });
+                    return Command::Execute(Call {
+                        id,
+                        name,
+                        arguments,
+                        deadline: self.deadline(),
+                        spent: self.spent,
+                    });
                 }
             }
         }

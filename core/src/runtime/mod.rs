@@ -95,9 +95,13 @@ impl Runtime {
     }
 
     /// A new agent with this runtime's settings and `options` over them (AC-1).
-    pub fn agent(&self, role: &str, options: Options) -> Result<Agent, UseError> {
-        let settings =
-            if options.is_empty() { self.0.settings.clone() } else { Arc::new(self.0.settings.with(options)?) };
+    pub fn agent(&self, role: &str, mut options: Options) -> Result<Agent, UseError> {
+        let settings = if options.is_empty() {
+            self.0.settings.clone()
+        } else {
+            options.contract.get_or_insert_with(|| self.0.settings.delegation.clone());
+            Arc::new(self.0.settings.with(options)?)
+        };
         let levels = i32::try_from(settings.max_delegation_depth).unwrap_or(i32::MAX);
         Agent::new(self.clone(), settings, role, levels)
     }
