@@ -58,9 +58,6 @@ pub(super) fn parser() -> &'static Engine {
 #[derive(Default)]
 pub(super) struct Engines(Mutex<Vec<(Settings, Arc<Engine>)>>);
 
-/// Calls of a Rhai function nest on the native stack; this many fit where programs run (engines.md 2.5).
-const MAX_CALL_DEPTH: usize = 200;
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Settings {
     call_depth: usize,
