@@ -20,9 +20,6 @@ use crate::program::Limits;
 /// `else if`) as one level more.
 const MAX_EXPRESSION_DEPTH: usize = 128;
 
-/// The most calls inside calls, whatever the limits say: what a program can reach through `this` grows with it.
-const MAX_CALL_DEPTH: usize = 256;
-
 /// Variables alive in one function.
 const MAX_VARIABLES: usize = 1_000;
 
@@ -58,7 +55,8 @@ pub(super) fn parser() -> &'static Engine {
 #[derive(Default)]
 pub(super) struct Engines(Mutex<Vec<(Settings, Arc<Engine>)>>);
 
-/// Calls of a Rhai function nest on the native stack; this many fit where programs run (engines.md 2.5).
+/// The most calls inside calls, whatever the limits say: they nest on the native stack, and this many fit where programs
+/// run (engines.md 2.5); what a program can reach through `this` grows with it too.
 const MAX_CALL_DEPTH: usize = 200;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
