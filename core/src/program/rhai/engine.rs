@@ -20,9 +20,6 @@ use crate::program::Limits;
 /// `else if`) as one level more.
 const MAX_EXPRESSION_DEPTH: usize = 128;
 
-/// The most calls inside calls, whatever the limits say: what a program can reach through `this` grows with it.
-const MAX_CALL_DEPTH: usize = 256;
-
 /// Variables alive in one function.
 const MAX_VARIABLES: usize = 1_000;
 
@@ -57,6 +54,10 @@ pub(super) fn parser() -> &'static Engine {
 /// Engines that run, by the limits that are settings of an engine; nearly always one.
 #[derive(Default)]
 pub(super) struct Engines(Mutex<Vec<(Settings, Arc<Engine>)>>);
+
+/// The most calls inside calls, whatever the limits say: they nest on the native stack, and this many fit where programs
+/// run (engines.md 2.5); what a program can reach through `this` grows with it too.
+const MAX_CALL_DEPTH: usize = 200;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Settings {
