@@ -127,7 +127,11 @@ fn x11_call_says_by_its_exit_code_how_it_ended() {
     check(&world.run(&["call", "calculator", "divide", "1", "0"]), 1, &["error: division_by_zero: "]);
     check(&world.run(&["call", "calculator", "divide", "1", "0", "--json"]), 1, &[]);
     check(&world.run(&["call", "calculator"]), 4, &["<METHOD>"]);
-    check(&world.run(&["call", "calculator", "add", "--kw", "nothing"]), 4, &["--kw takes NAME=VALUE, got \"nothing\""]);
+    check(
+        &world.run(&["call", "calculator", "add", "--kw", "nothing"]),
+        4,
+        &["--kw takes NAME=VALUE, got \"nothing\""],
+    );
     check(&world.run(&["call", "calculator", "_private"]), 4, &["names that begin with `_` are never dynamic"]);
     check(&world.run(&["call", "", "add"]), 4, &["a role is 1 to 1024 bytes"]);
     // Nobody listens on port 1.
@@ -145,13 +149,21 @@ fn unknown_commands_and_options_come_with_suggestions() {
     let unknown = "--option max_cals: unknown option \"max_cals\"; did you mean \"max_calls\"?";
     check(&world.run(&["call", "a", "b", "-o", "max_cals=1"]), 4, &[unknown]);
     check(&world.run(&["call", "a", "b", "-o", "max_calls=0"]), 4, &["expected a whole number from 1"]);
-    check(&world.run(&["call", "a", "b", "--language", "ruby"]), 4, &["--language: option \"language\": expected \"lua\""]);
+    check(
+        &world.run(&["call", "a", "b", "--language", "ruby"]),
+        4,
+        &["--language: option \"language\": expected \"lua\""],
+    );
     check(&world.run(&["call", "a", "b", "--model", "opnai:x"]), 4, &["--model: ", "`openai`"]);
     check(&world.run(&[]), 4, &["Usage: cadenza"]);
     for later in ["replay", "verify", "policy", "lock", "eval", "eject"] {
         check(&world.run(&[later]), 4, &["unrecognized subcommand"]);
     }
-    check(&world.run(&["--help"]), 0, &["run", "call", "repl", "conform", "calls", "show", "tail", "programs", "config"]);
+    check(
+        &world.run(&["--help"]),
+        0,
+        &["run", "call", "repl", "conform", "calls", "show", "tail", "programs", "config"],
+    );
     check(&world.run(&["--version"]), 0, &[env!("CARGO_PKG_VERSION")]);
 }
 
@@ -217,7 +229,11 @@ fn calls_show_tail_and_programs_read_a_log() {
     assert!(entries.iter().all(|entry| entry["runtime"] == "cadenza-lua"));
 
     let ran = world.run(&["calls", "calls.jsonl"]);
-    check(&ran, 0, &["calculator.add(2, 3)  ok", "calculator.divide(1, 0)  division_by_zero", "library lua", "reused lua"]);
+    check(
+        &ran,
+        0,
+        &["calculator.add(2, 3)  ok", "calculator.divide(1, 0)  division_by_zero", "library lua", "reused lua"],
+    );
     assert!(!ran.out.contains('\u{1b}'), "no colours where there is no terminal");
     let ran = world.run(&["calls", "calls.jsonl", "--failed"]);
     assert_eq!(ran.out.lines().count(), 1, "{}", ran.out);
@@ -369,7 +385,11 @@ fn conform_reports_as_text_and_as_json() {
         assert_eq!(report["passed"], results.len());
         assert!(results.iter().all(|result| result["status"] == "pass" && result.get("detail").is_none()));
     }
-    check(&world.run(&["conform", &plain]), 0, &["pass  plain.calculator", "passed, 0 failed (runtime rust, programs in lua)"]);
+    check(
+        &world.run(&["conform", &plain]),
+        0,
+        &["pass  plain.calculator", "passed, 0 failed (runtime rust, programs in lua)"],
+    );
 }
 
 #[test]
@@ -398,10 +418,18 @@ fn conform_plays_the_programs_of_the_file_that_is_named() {
     let world = World::new();
     world.write("p/programs.yaml", "version: 1\nprograms:\n- {id: ours, semantics: one more than 41}\n");
     world.write("p/ours.lua", "return 41 + 1").write("p/ours.rhai", "41 + 1");
-    let steps = "[{op: construct, as: x, role: r}, {op: call, target: x, method: m, expect_outcome: {status: ok, value: 42}}]";
-    world.write("s.yaml", &format!("version: 1\nscenarios:\n- {{id: a.b, provider_plan: {{m: ours}}, steps: {steps}}}\n"));
+    let steps =
+        "[{op: construct, as: x, role: r}, {op: call, target: x, method: m, expect_outcome: {status: ok, value: 42}}]";
+    world.write(
+        "s.yaml",
+        &format!("version: 1\nscenarios:\n- {{id: a.b, provider_plan: {{m: ours}}, steps: {steps}}}\n"),
+    );
     for language in ["lua", "rhai"] {
-        check(&world.run(&["conform", "s.yaml", "--programs", "p/programs.yaml", "--language", language]), 0, &["1 passed"]);
+        check(
+            &world.run(&["conform", "s.yaml", "--programs", "p/programs.yaml", "--language", language]),
+            0,
+            &["1 passed"],
+        );
     }
     assert_eq!(world.run(&["conform", "s.yaml"]).code, Some(1));
 }

@@ -107,11 +107,9 @@ scenarios:
   - { id: a.empty_log, steps: [{ op: assert_log_field_equals, field: role, equals: r }] }
 "#;
     std::fs::write(&path, text).unwrap();
-    for surface in [
-        &RustSurface as &dyn Surface,
-        &ScriptSurface::new(Language::Lua),
-        &ScriptSurface::new(Language::Rhai),
-    ] {
+    for surface in
+        [&RustSurface as &dyn Surface, &ScriptSurface::new(Language::Lua), &ScriptSurface::new(Language::Rhai)]
+    {
         let report = conform::run(&[path.clone()], None, surface, Language::Lua).unwrap();
         let found: Vec<_> = report
             .results

@@ -239,7 +239,8 @@ fn odd_arguments_are_answered_alike_and_break_no_program() {
                         None => outcome.value().to_json(),
                     });
                     let args = Value::List(args.clone());
-                    problems.push(format!("{}.{method}{args}\n    lua  {}\n    rhai {}", role.role, shown[0], shown[1]));
+                    problems
+                        .push(format!("{}.{method}{args}\n    lua  {}\n    rhai {}", role.role, shown[0], shown[1]));
                 }
             }
         }

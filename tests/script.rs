@@ -149,7 +149,11 @@ fn uncaught_errors_name_file_and_line() {
         ("a.lua", "require('a')", "a.lua:1: module \"a\" requires itself in a circle"),
         ("a.rhai", "fn f() {\n  throw \"boom\";\n}\nf();", "a.rhai:2:3: boom"),
         ("a.rhai", "let x = ;", "a.rhai:1:9: "),
-        ("a.rhai", "\nAgent::for_role(\"x\", #{ max_cals: 1 });", "a.rhai:2:8: unknown option \"max_cals\"; did you mean"),
+        (
+            "a.rhai",
+            "\nAgent::for_role(\"x\", #{ max_cals: 1 });",
+            "a.rhai:2:8: unknown option \"max_cals\"; did you mean",
+        ),
         ("a.rhai", "\n\nfs::read(\"/nonexistent\");", "a.rhai:3:5: fs.read: /nonexistent: "),
         ("a.rhai", "import \"../x\" as x;", "module \"../x\" is refused"),
         ("a.rhai", "import \"a\" as a;", "imports itself in a circle"),
@@ -180,10 +184,7 @@ fn a_scripts_own_limits_are_the_machines() {
 
 #[test]
 fn kc_e5_a_cancelled_script_is_interrupted() {
-    for (name, text) in [
-        ("a.lua", "print(Agent.for_role('calculator'):add(1, 2).value)"),
-        ("a.rhai", "loop { }"),
-    ] {
+    for (name, text) in [("a.lua", "print(Agent.for_role('calculator'):add(1, 2).value)"), ("a.rhai", "loop { }")] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();

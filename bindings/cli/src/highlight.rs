@@ -62,7 +62,7 @@ fn lua() -> Highlighter {
 
 fn rhai() -> Highlighter {
     let mut highlighter = Highlighter::new(TAB);
-    highlighter.bounded("comment", "/*", "*/", false);
+    highlighter.bounded("comment", "/\\*", "\\*/", false);
     highlighter.keyword("comment", "(//.*)$");
     highlighter.bounded("string", "\"", "\"", true);
     highlighter.bounded_interp("string", "`", "`", "\\$\\{", "\\}", false);
@@ -87,9 +87,11 @@ mod tests {
             assert_eq!(program(code, language, Style::PLAIN), code);
             let coloured = program(code, language, Style::of_stdout(When::Always));
             assert!(coloured.contains("\u{1b}["), "{coloured}");
-            let plain: String = coloured.split('\u{1b}').enumerate().map(|(index, part)| {
-                if index == 0 { part } else { part.split_once('m').unwrap().1 }
-            }).collect();
+            let plain: String = coloured
+                .split('\u{1b}')
+                .enumerate()
+                .map(|(index, part)| if index == 0 { part } else { part.split_once('m').unwrap().1 })
+                .collect();
             assert_eq!(plain, code);
         }
     }

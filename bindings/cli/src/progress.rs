@@ -93,5 +93,6 @@ fn message(request: &ModelRequest) -> String {
 
 fn style() -> ProgressStyle {
     // A template that does not parse would be our own mistake; the default spinner says the same, less well.
-    ProgressStyle::with_template("{spinner:.cyan} {msg} {elapsed:.dim}").unwrap_or_else(|_| ProgressStyle::default_spinner())
+    ProgressStyle::with_template("{spinner:.cyan} {msg} {elapsed:.dim}")
+        .unwrap_or_else(|_| ProgressStyle::default_spinner())
 }

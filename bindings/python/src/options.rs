@@ -62,9 +62,7 @@ fn option_value(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Value> {
     to_value(value, &format!("option {name:?}")).or_else(|error| {
         let probe = Map::from([(name.to_owned(), Value::Null)]);
         match Options::from_map(&probe) {
-            Err(unknown @ OptionError::Unknown { .. }) => {
-                Err(option_error(value.py(), &unknown))
-            }
+            Err(unknown @ OptionError::Unknown { .. }) => Err(option_error(value.py(), &unknown)),
             Ok(_) | Err(_) => Err(error),
         }
     })

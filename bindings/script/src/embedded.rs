@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ::rhai::{Dynamic, Engine, Scope};
 use cadenza_core::program::Language;
 use cadenza_core::runtime::Runtime;
 use cadenza_core::value::Value;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value as LuaValue};
-use ::rhai::{Dynamic, Engine, Scope};
 
 use crate::host::{Console, Trusted};
 use crate::{ScriptError, lua, rhai};

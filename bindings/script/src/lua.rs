@@ -108,11 +108,14 @@ pub(crate) fn failure(error: &mlua::Error) -> ScriptError {
     // Luau's own errors carry their traceback behind the message; errors of host functions beside it.
     let (message, inline) = message.split_once("\nstack traceback:\n").unwrap_or((&message, ""));
     let traceback = if inline.is_empty() { traceback.as_str() } else { inline };
-    let frames: Vec<String> = traceback.lines().map(str::trim).filter(|frame| is_of_script(frame)).map(str::to_owned).collect();
+    let frames: Vec<String> =
+        traceback.lines().map(str::trim).filter(|frame| is_of_script(frame)).map(str::to_owned).collect();
     let place = frames.first().and_then(|frame| frame.split_once(": ")).map(|(place, _)| place);
     let message = match (error, place) {
         // Errors of host functions have no place of their own: the innermost frame is it.
-        (mlua::Error::CallbackError { .. }, Some(place)) if !has_place(message, &frames) => format!("{place}: {message}"),
+        (mlua::Error::CallbackError { .. }, Some(place)) if !has_place(message, &frames) => {
+            format!("{place}: {message}")
+        }
         (_, Some(_) | None) => message.to_owned(),
     };
     ScriptError::Failed { message, traceback: frames }
@@ -133,7 +136,9 @@ fn words(error: &mlua::Error) -> (String, String) {
     match error {
         mlua::Error::CallbackError { traceback, cause } => (words(cause).0, traceback.clone()),
         mlua::Error::WithContext { context, cause } => (format!("{context}: {}", words(cause).0), String::new()),
-        mlua::Error::SyntaxError { message, .. } | mlua::Error::RuntimeError(message) => (message.clone(), String::new()),
+        mlua::Error::SyntaxError { message, .. } | mlua::Error::RuntimeError(message) => {
+            (message.clone(), String::new())
+        }
         other => (other.to_string(), String::new()),
     }
 }
@@ -174,7 +179,7 @@ impl LuaSession {
             Ok(chunk) => chunk,
             Err(_) => match self.lua.load(source.as_str()).set_name("=input").into_function() {
                 Ok(chunk) => chunk,
-                Err(mlua::Error::SyntaxError { incomplete_input: true, .. }) => return Ok(Evaluated::Incomplete),
+                Err(error) if is_incomplete(&error, &source) => return Ok(Evaluated::Incomplete),
                 Err(error) => return Err(failure(&error)),
             },
         };
@@ -223,6 +228,20 @@ impl LuaSession {
 impl std::fmt::Debug for LuaSession {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("LuaSession").field("builtin", &self.builtin.len()).finish_non_exhaustive()
+    }
+}
+
+/// Whether an input fails to parse only because it ends too early.
+fn is_incomplete(error: &mlua::Error, source: &str) -> bool {
+    match error {
+        mlua::Error::SyntaxError { incomplete_input: true, .. } => true,
+        // Text and comments in long brackets may go on; those in quotes end with their line.
+        mlua::Error::SyntaxError { message, .. } => {
+            let unfinished = message.contains("did you forget to finish it") || message.contains("unfinished");
+            unfinished
+                && source.rfind("[[").or_else(|| source.rfind("[=")) > source.rfind("]]").or_else(|| source.rfind("=]"))
+        }
+        _ => false,
     }
 }
 

@@ -11,7 +11,7 @@ use cadenza_core::runtime::Runtime;
 use parking_lot::Mutex;
 use rhai::{
     AST, Array, Blob, Dynamic, Engine, EvalAltResult, FuncRegistration, LexError, Module, ModuleResolver,
-    OptimizationLevel, ParseError, ParseErrorType, Position, Scope, Shared,
+    NativeCallContext, OptimizationLevel, ParseError, ParseErrorType, Position, Scope, Shared,
 };
 
 use crate::host::{Console, Trusted};
@@ -78,9 +78,8 @@ impl ModuleResolver for Folder {
         name: &str,
         position: Position,
     ) -> Result<Shared<Module>, Box<EvalAltResult>> {
-        let failed = |message: String| -> Box<EvalAltResult> {
-            EvalAltResult::ErrorRuntime(message.into(), position).into()
-        };
+        let failed =
+            |message: String| -> Box<EvalAltResult> { EvalAltResult::ErrorRuntime(message.into(), position).into() };
         let path = files::module(&self.path, name, &["rhai"]).map_err(failed)?;
         // Not in the `match`: its guard would live as long as the arms.
         let before = self.loaded.lock().insert(path.clone(), None);
@@ -119,8 +118,7 @@ enum Unloaded {
 impl Folder {
     fn load(&self, engine: &Engine, path: &Path) -> Result<Shared<Module>, Unloaded> {
         let name = path.display().to_string();
-        let source =
-            std::fs::read_to_string(path).map_err(|error| Unloaded::Message(format!("{name}: {error}")))?;
+        let source = std::fs::read_to_string(path).map_err(|error| Unloaded::Message(format!("{name}: {error}")))?;
         let mut ast = compile(engine, &source, &name).map_err(|error| Unloaded::Message(error.to_string()))?;
         ast.set_source(name);
         Module::eval_ast_as_new(Scope::new(), &ast, engine).map(Shared::new).map_err(Unloaded::Raised)
@@ -129,24 +127,34 @@ impl Folder {
 
 type Raised<T> = Result<T, Box<EvalAltResult>>;
 
-fn raised<T>(result: Result<T, String>) -> Raised<T> {
-    result.map_err(|message| EvalAltResult::ErrorRuntime(message.into(), Position::NONE).into())
+/// A failure of `fs` at the place of its call: Rhai gives it to functions with a module's name in front only when they
+/// ask.
+fn raised<T>(context: &NativeCallContext, result: Result<T, String>) -> Raised<T> {
+    result.map_err(|message| EvalAltResult::ErrorRuntime(message.into(), context.call_position()).into())
 }
 
 fn fs() -> Module {
+    type Context<'a> = NativeCallContext<'a>;
     let mut module = Module::new();
     let own = FuncRegistration::new;
-    own("read").set_into_module(&mut module, |path: &str| raised(files::read_text(path)));
-    own("lines").set_into_module(&mut module, |path: &str| -> Raised<Array> {
-        Ok(raised(files::lines(path))?.into_iter().map(Dynamic::from).collect())
+    let list = |names: Vec<String>| -> Array { names.into_iter().map(Dynamic::from).collect() };
+    own("read").set_into_module(&mut module, |at: Context, path: &str| raised(&at, files::read_text(path)));
+    own("lines").set_into_module(&mut module, move |at: Context, path: &str| -> Raised<Array> {
+        raised(&at, files::lines(path)).map(list)
     });
-    own("write").set_into_module(&mut module, |path: &str, text: &str| raised(files::write(path, text.as_bytes())));
-    own("write").set_into_module(&mut module, |path: &str, bytes: Blob| raised(files::write(path, &bytes)));
-    own("append").set_into_module(&mut module, |path: &str, text: &str| raised(files::append(path, text.as_bytes())));
-    own("append").set_into_module(&mut module, |path: &str, bytes: Blob| raised(files::append(path, &bytes)));
+    own("write").set_into_module(&mut module, |at: Context, path: &str, text: &str| {
+        raised(&at, files::write(path, text.as_bytes()))
+    });
+    own("write")
+        .set_into_module(&mut module, |at: Context, path: &str, bytes: Blob| raised(&at, files::write(path, &bytes)));
+    own("append").set_into_module(&mut module, |at: Context, path: &str, text: &str| {
+        raised(&at, files::append(path, text.as_bytes()))
+    });
+    own("append")
+        .set_into_module(&mut module, |at: Context, path: &str, bytes: Blob| raised(&at, files::append(path, &bytes)));
     own("exists").set_into_module(&mut module, files::exists);
-    own("list").set_into_module(&mut module, |path: &str| -> Raised<Array> {
-        Ok(raised(files::list(path))?.into_iter().map(Dynamic::from).collect())
+    own("list").set_into_module(&mut module, move |at: Context, path: &str| -> Raised<Array> {
+        raised(&at, files::list(path)).map(list)
     });
     module
 }
@@ -256,7 +264,8 @@ impl RhaiSession {
 
     /// Variables of the session and what the surface offers, in order.
     pub fn names(&self) -> Vec<String> {
-        let offered = ["Agent::for_role", "Outcome::ok", "Outcome::error", "json::encode", "json::decode", "kw", "print"];
+        let offered =
+            ["Agent::for_role", "Outcome::ok", "Outcome::error", "json::encode", "json::decode", "kw", "print"];
         let functions = files::NAMES.iter().map(|name| format!("fs::{name}"));
         let variables = self.scope.iter_raw().map(|(name, _, _)| name.to_owned());
         let own = self.functions.iter_functions().map(|function| function.name.to_owned());

@@ -80,10 +80,7 @@ impl Config {
 
     /// The same with the environment and the places to look for a file given. The first file that exists is read; the
     /// one that `CADENZA_CONFIG` names must exist.
-    pub fn load_from(
-        environment: impl Fn(&str) -> Option<String>,
-        places: &[PathBuf],
-    ) -> Result<Self, ConfigError> {
+    pub fn load_from(environment: impl Fn(&str) -> Option<String>, places: &[PathBuf]) -> Result<Self, ConfigError> {
         let named = environment(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         let file = match named {
             Some(path) => Some(path),

@@ -91,7 +91,8 @@ fn print(outcome: &Outcome, style: Style) {
 }
 
 fn summary(outcome: &Outcome, metadata: &Metadata) -> String {
-    let mut summary = format!("{}.{}: {} in {}", outcome.role, outcome.method, metadata.source.as_str(), metadata.language);
+    let mut summary =
+        format!("{}.{}: {} in {}", outcome.role, outcome.method, metadata.source.as_str(), metadata.language);
     if metadata.tokens > 0 {
         summary.push_str(&format!(", {} tokens", metadata.tokens));
     }

@@ -68,7 +68,8 @@ impl Conform {
         };
         // Scenarios make their own calls with their own tokens; Ctrl-C just ends the command.
         let _guard = interrupt::guard(&cadenza_core::cancel::CancelToken::default(), None);
-        let report = conform::run(&self.paths, self.programs.as_deref(), &*surface, language).map_err(Failure::usage)?;
+        let report =
+            conform::run(&self.paths, self.programs.as_deref(), &*surface, language).map_err(Failure::usage)?;
         if self.json {
             say(&report.to_value().to_json());
         } else {

@@ -138,7 +138,10 @@ impl Interactive {
             input.push_str(&line);
             match self.take(&input) {
                 Next::More => continue,
-                Next::Quit => break,
+                Next::Quit => {
+                    input.clear();
+                    break;
+                }
                 Next::Go => input.clear(),
             }
         }
@@ -187,7 +190,12 @@ impl Interactive {
             cadenza_core::log::line(&record, &mut line);
             if let Some(entry) = crate::logfile::Entry::parse(&line) {
                 let indent = "  ".repeat(record.depth.min(16) as usize);
-                say(&format!("{indent}{}  {}  {}", entry.signature(self.style), entry.state(self.style), self.style.faint(&entry.cost())));
+                say(&format!(
+                    "{indent}{}  {}  {}",
+                    entry.signature(self.style),
+                    entry.state(self.style),
+                    self.style.faint(&entry.cost())
+                ));
             }
         }
     }
@@ -236,17 +244,16 @@ impl Completions {
     /// Where the word before the cursor begins, and what it may become.
     fn offers(&self, before: &str) -> (usize, Vec<String>) {
         let is_word = |character: char| character.is_alphanumeric() || character == '_';
-        let start = before.rfind(|character: char| !is_word(character)).map_or(0, |index| {
-            index + before[index..].chars().next().map_or(1, char::len_utf8)
-        });
+        let start = before
+            .rfind(|character: char| !is_word(character))
+            .map_or(0, |index| index + before[index..].chars().next().map_or(1, char::len_utf8));
         let (head, word) = before.split_at(start);
         // A role, in quotes, where one is expected.
         let call = ["for_role", "delegate", "tool"].into_iter().any(|name| {
             head.trim_end_matches(['"', '\'']).trim_end().strip_suffix('(').is_some_and(|head| head.ends_with(name))
         });
-        let fits = |names: &[String]| -> Vec<String> {
-            names.iter().filter(|name| name.starts_with(word)).cloned().collect()
-        };
+        let fits =
+            |names: &[String]| -> Vec<String> { names.iter().filter(|name| name.starts_with(word)).cloned().collect() };
         if call && head.ends_with(['"', '\'']) {
             return (start, fits(&self.roles));
         }

@@ -10,7 +10,9 @@ pub fn literal(value: &Value, language: Language) -> String {
         (Value::Null, Language::Rhai) => "()".to_owned(),
         (Value::Bool(_) | Value::Int(_), _) => value.to_json(),
         (Value::Float(number), Language::Lua) if number.is_nan() => "(0/0)".to_owned(),
-        (Value::Float(number), Language::Lua) if number.is_infinite() => format!("{}math.huge", if *number < 0.0 { "-" } else { "" }),
+        (Value::Float(number), Language::Lua) if number.is_infinite() => {
+            format!("{}math.huge", if *number < 0.0 { "-" } else { "" })
+        }
         (Value::Float(number), _) => format!("{number:?}"),
         (Value::String(text), language) => quoted(text, language),
         (Value::List(items), language) => {
@@ -21,11 +23,13 @@ pub fn literal(value: &Value, language: Language) -> String {
             }
         }
         (Value::Map(map), Language::Lua) => {
-            let entries = map.iter().map(|(key, item)| format!("[{}] = {}", quoted(key, language), literal(item, language)));
+            let entries =
+                map.iter().map(|(key, item)| format!("[{}] = {}", quoted(key, language), literal(item, language)));
             format!("object{{{}}}", entries.collect::<Vec<_>>().join(", "))
         }
         (Value::Map(map), Language::Rhai) => {
-            let entries = map.iter().map(|(key, item)| format!("{}: {}", quoted(key, language), literal(item, language)));
+            let entries =
+                map.iter().map(|(key, item)| format!("{}: {}", quoted(key, language), literal(item, language)));
             format!("#{{{}}}", entries.collect::<Vec<_>>().join(", "))
         }
     }

@@ -172,6 +172,9 @@ mod tests {
         let path = folder.path().join("programs.yaml");
         std::fs::write(&path, "version: 1\nprograms:\n- {id: ../x}\n").unwrap();
         let message = Programs::read(&path).unwrap_err();
-        assert!(message.ends_with("programs.yaml:3: the id `../x` is refused: use letters, digits, `_` and `-`"), "{message}");
+        assert!(
+            message.ends_with("programs.yaml:3: the id `../x` is refused: use letters, digits, `_` and `-`"),
+            "{message}"
+        );
     }
 }

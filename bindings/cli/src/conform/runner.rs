@@ -79,9 +79,8 @@ fn run_body(
         }
         None => Vec::new(),
     };
-    Ok((!overruns.is_empty()).then(|| {
-        format!("the plan was used up, and its last id repeated, for: {}", overruns.join(", "))
-    }))
+    Ok((!overruns.is_empty())
+        .then(|| format!("the plan was used up, and its last id repeated, for: {}", overruns.join(", "))))
 }
 
 /// A runtime that shares nothing with any other: provider calls are literal (C5), so nothing is reused or repaired
@@ -340,7 +339,6 @@ impl LogSink for CapturedLog {
         0
     }
 }
-
 
 #[cfg(test)]
 mod tests {

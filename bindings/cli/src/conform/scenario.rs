@@ -295,10 +295,9 @@ impl Op {
                 config: fields.entries("config")?,
             },
             "assert_agent" => Self::AssertAgent { target: fields.text("target")? },
-            "assert_role" => Self::AssertRole {
-                target: fields.text("target")?,
-                equals: fields.required("equals")?.to_value(),
-            },
+            "assert_role" => {
+                Self::AssertRole { target: fields.text("target")?, equals: fields.required("equals")?.to_value() }
+            }
             "remember" => Self::Remember { target: fields.text("target")?, entries: required_map(&mut fields)? },
             "assert_memory_includes" => {
                 Self::AssertMemoryIncludes { target: fields.text("target")?, entries: required_map(&mut fields)? }
@@ -429,7 +428,10 @@ mod tests {
         let text = "version: 1\nscenarios:\n- id: a\n  steps:\n  - op: call\n    target: x\n    method: m\n    expect_outcome: {status: ok, valu: 3}\n";
         let file = ScenarioFile::parse(text).unwrap();
         let fault = file.scenarios[0].body.as_ref().unwrap_err().to_string();
-        assert!(fault.starts_with("line 8: expect_outcome has no field `valu`; its fields are: status, value"), "{fault}");
+        assert!(
+            fault.starts_with("line 8: expect_outcome has no field `valu`; its fields are: status, value"),
+            "{fault}"
+        );
         let fault = ScenarioFile::parse("version: 2\nscenarios: []\n").unwrap_err().to_string();
         assert_eq!(fault, "line 1: version is the number 2; this version of cadenza reads version 1");
         assert!(ScenarioFile::parse("scenarios: []\n").is_err());

@@ -247,10 +247,6 @@ impl World for ScriptWorld {
 
     fn responds_to(&mut self, target: &str, method: &str) -> Result<bool, String> {
         let (agent, method) = (self.agent(target)?, self.quote(method));
-        self.truth(
-            Some(agent),
-            &format!("return agent:responds_to({method})"),
-            &format!("agent.responds_to({method})"),
-        )
+        self.truth(Some(agent), &format!("return agent:responds_to({method})"), &format!("agent.responds_to({method})"))
     }
 }

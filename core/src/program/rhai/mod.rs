@@ -20,8 +20,8 @@ use crate::program::{
 };
 use call::{Call, panic_message, truncated};
 use convert::{Caps, to_value};
-pub use surface::{install_script, prepare_script};
 use surface::OutcomeHandle;
+pub use surface::{install_script, prepare_script};
 
 mod call;
 mod context;

@@ -6,7 +6,8 @@ use std::any::TypeId;
 use std::sync::{Arc, OnceLock};
 
 use rhai::{
-    AST, Array, Dynamic, Engine, EvalContext, FnPtr, FuncRegistration, Map as RhaiMap, Module, NativeCallContext,
+    AST, Array, Dynamic, Engine, EvalAltResult, EvalContext, FnPtr, FuncRegistration, Map as RhaiMap, Module,
+    NativeCallContext,
 };
 
 use super::call::{Call, Native, raise, terminated};
@@ -35,6 +36,10 @@ const AGENT_METHODS: [&str; 14] = [
     "==",
     "!=",
 ];
+
+/// Names of agents that are no context keys (product.md section 1).
+const NOT_SET: [&str; 9] =
+    ["for_role", "for", "role", "remember", "runtime_context", "delegate", "tool", "responds_to", "call"];
 
 /// How a function reaches its host.
 #[derive(Clone)]
@@ -362,6 +367,13 @@ impl AgentHandle {
 
     /// `agent.name = value` (AC-4). For the agent that the program runs for it is part of the attempt's transaction.
     fn assign(&self, name: &str, value: Dynamic) -> Native<()> {
+        // `agent.runtime_context.key = value` ends with Rhai writing the live context back to where it came from.
+        if name == "runtime_context" && value.is::<ContextView>() {
+            return Ok(());
+        }
+        if NOT_SET.contains(&name) {
+            return Err(raise(format!("'{name}' cannot be set; it is a reserved name of agents")));
+        }
         if self.agent == AgentRef::THIS && matches!(self.reach, Reach::Program) {
             return self.context().set(name, value);
         }
@@ -398,9 +410,21 @@ fn own<A: 'static, const N: usize, const X: bool, R, const F: bool, FUNC>(
 
 fn register_for_role(module: &mut Module, name: &str, reach: &Reach) {
     let with = reach.clone();
-    own(module, name, move |role: &str| for_role(&with, role, &RhaiMap::new()));
+    own(module, name, move |context: NativeCallContext, role: &str| {
+        for_role(&with, role, &RhaiMap::new()).map_err(|error| placed(error, &context))
+    });
     let with = reach.clone();
-    own(module, name, move |role: &str, options: RhaiMap| for_role(&with, role, &options));
+    own(module, name, move |context: NativeCallContext, role: &str, options: RhaiMap| {
+        for_role(&with, role, &options).map_err(|error| placed(error, &context))
+    });
+}
+
+/// The error with the place of the call: Rhai gives it to functions with a module's name in front only when they ask.
+fn placed(mut error: Box<EvalAltResult>, context: &NativeCallContext) -> Box<EvalAltResult> {
+    if error.position().is_none() {
+        error.set_position(context.call_position());
+    }
+    error
 }
 
 fn for_role(reach: &Reach, role: &str, options: &RhaiMap) -> Native<AgentHandle> {
