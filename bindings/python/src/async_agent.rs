@@ -3,8 +3,8 @@
 //!
 //! Outcomes come back in batches: one wake-up of the event loop delivers everything that has ended by then.
 
-use std::sync::{Arc, Once};
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Once};
 
 use parking_lot::{Condvar, Mutex};
 use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning, PyStopIteration};
@@ -474,7 +474,8 @@ fn messenger() -> &'static Messenger {
     if let Some(messenger) = unsafe { seen.as_ref() } {
         return messenger;
     }
-    let fresh = Box::into_raw(Box::new(Messenger { ended: Mutex::default(), ready: Condvar::new(), started: Once::new() }));
+    let fresh =
+        Box::into_raw(Box::new(Messenger { ended: Mutex::default(), ready: Condvar::new(), started: Once::new() }));
     let messenger = match MESSENGER.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => fresh,
         Err(other) => {
