@@ -9,10 +9,15 @@ use cadenza_core::agent::Agent;
 use cadenza_core::log::BackgroundLog;
 use cadenza_core::message::ModelReply;
 use cadenza_core::program::Language;
+use cadenza_core::program::rhai::MeteredAllocator;
 use cadenza_core::provider::{ModelSpec, Scripted};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::{LogOption, Options, Reuse};
 use cadenza_core::value::{Map, Value};
+
+/// As in the products that are measured.
+#[global_allocator]
+static ALLOCATOR: MeteredAllocator = MeteredAllocator;
 
 const BATCHES: usize = 41;
 

@@ -3,6 +3,7 @@
 //! It translates and decides nothing: names, options, limits and dispatch are the core's. What is Python's own lives
 //! here: values, the GIL, signals, event loops, fork.
 
+use cadenza_core::program::rhai::MeteredAllocator;
 use pyo3::prelude::*;
 
 mod agent;
@@ -22,6 +23,10 @@ mod signals;
 mod surface;
 mod tools;
 mod workers;
+
+/// Bounds the memory of Rhai programs. Serves this extension alone, not the interpreter around it.
+#[global_allocator]
+static ALLOCATOR: MeteredAllocator = MeteredAllocator;
 
 /// What happens in a forked child before anything else.
 #[pyfunction]

@@ -25,6 +25,9 @@ const SWEEP_EVERY: Duration = Duration::from_millis(10);
 /// Threads of the shared runtime. They only move bytes; two serve thousands of waiting requests.
 const WORKERS: usize = 2;
 
+/// Programs of asynchronous calls run here too (engines.md 2.5).
+const STACK: usize = 8 << 20;
+
 /// What all providers of this process share. Made on first use, and again in a forked child, whose copy of the
 /// parent's runtime has no threads.
 pub(crate) struct Shared {
@@ -65,6 +68,7 @@ impl Shared {
         static WORKER: AtomicU64 = AtomicU64::new(0);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(WORKERS)
+            .thread_stack_size(STACK)
             .thread_name_fn(|| format!("cadenza-io-{}", WORKER.fetch_add(1, Ordering::Relaxed)))
             .enable_all()
             .build()

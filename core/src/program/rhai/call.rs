@@ -21,7 +21,10 @@ pub(super) type Native<T> = Result<T, Box<EvalAltResult>>;
 const LOOK_EVERY: u64 = 16;
 
 /// With more than this in memory, single steps may take long, and every step looks at the clock.
-const HEAVY_BYTES: isize = 4 << 20;
+const HEAVY_BYTES: isize = 1 << 20;
+
+/// When so much time passed between two looks, the steps are heavy, and the next one looks again.
+const HEAVY_TIME: Duration = Duration::from_millis(1);
 
 /// How often the host is asked whether the user wants to stop.
 const TICK: Duration = Duration::from_millis(10);
@@ -44,6 +47,7 @@ pub(super) struct Call<'a> {
     ticks: bool,
     steps: Cell<u64>,
     next_look: Cell<u64>,
+    last_look: Cell<Option<Instant>>,
     next_tick: Cell<Option<Instant>>,
     host_calls: Cell<u32>,
     clock: Clock,
@@ -83,6 +87,7 @@ impl<'a> Call<'a> {
             ticks,
             steps: Cell::new(0),
             next_look: Cell::new(1),
+            last_look: Cell::new(None),
             next_tick: Cell::new(None),
             host_calls: Cell::new(0),
             clock: Clock::start(bounds.limits.cpu_time),
@@ -164,7 +169,9 @@ impl<'a> Call<'a> {
         if self.clock.is_over(now) {
             return self.stop(ProgramFailure::CpuTime { limit: self.limits.cpu_time });
         }
-        let pause = if held - self.held_at_start > HEAVY_BYTES { 1 } else { LOOK_EVERY };
+        let since = self.last_look.replace(Some(now)).map_or(Duration::ZERO, |last| now.duration_since(last));
+        let is_heavy = held - self.held_at_start > HEAVY_BYTES || since > HEAVY_TIME;
+        let pause = if is_heavy { 1 } else { LOOK_EVERY };
         self.next_look.set((steps + pause).min(self.limits.max_instructions.saturating_add(1)));
     }
 

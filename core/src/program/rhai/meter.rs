@@ -14,6 +14,14 @@ use std::sync::OnceLock;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MeteredAllocator;
 
+impl MeteredAllocator {
+    /// Bytes that the calling thread allocated and did not free; may be negative. Only differences mean anything, and
+    /// only in a process that runs on the meter.
+    pub fn held() -> isize {
+        held()
+    }
+}
+
 thread_local! {
     // Constant and without a destructor, so that it may be touched inside the allocator at any time.
     static HELD: Cell<isize> = const { Cell::new(0) };
@@ -51,7 +59,6 @@ unsafe impl GlobalAlloc for MeteredAllocator {
     }
 }
 
-/// Bytes this thread allocated and did not free; only differences mean anything.
 pub(super) fn held() -> isize {
     HELD.try_with(Cell::get).unwrap_or(0)
 }

@@ -37,7 +37,7 @@ mod text;
 
 pub use meter::MeteredAllocator;
 
-/// Runs Rhai programs. Cheap to clone nothing: make one and share it.
+/// Runs Rhai programs. One is enough for a process; all threads share it.
 #[derive(Default)]
 pub struct RhaiExecutor {
     engines: engine::Engines,
