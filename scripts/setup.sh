@@ -31,6 +31,6 @@ stamp=.venv/.requirements
 if [ ! -x .venv/bin/python ] || ! cmp -s scripts/requirements.txt "$stamp"; then
   echo "setup: making the Python environment .venv"
   [ -x .venv/bin/python ] || python3 -m venv .venv
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r scripts/requirements.txt
+  .venv/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -r scripts/requirements.txt
   cp scripts/requirements.txt "$stamp"
 fi

@@ -1205,6 +1205,14 @@ fn long_chains_compile() {
     check(&format!("[{}].len()", "1,".repeat(5_000)), "[]", "{}", "5000");
 }
 
+#[test]
+fn what_is_noted_of_a_programs_looks_is_bounded() {
+    let looks = "let long = \"x\"; long.pad(5_000, 'y'); kwargs[long]; for i in 0..2_000 { context[`key${i}`]; } 1";
+    let reads = run(looks, "[]", "{}").reads;
+    assert!(reads.kwargs.is_empty() && reads.all_kwargs, "a very long name stands for all of them");
+    assert!(reads.context.len() == 1_000 && reads.all_context, "and so do very many: {}", reads.context.len());
+}
+
 /// Sources that attack the parser: each is refused or runs, and nothing overflows.
 #[test]
 fn parser_bombs() {

@@ -272,6 +272,28 @@ def test_ended_calls_can_be_looked_at(calc, runtime):
         runtime.call("nonsense")
 
 
+def test_ended_calls_can_be_verified_and_replayed_offline(calc, runtime, model):
+    outcome = calc.add(1, 2)
+    call_id = outcome.metadata["call_id"]
+    asked = model.calls
+    assert runtime.verify(call_id) == {
+        "ok": True,
+        "head": outcome.metadata["head"],
+        "length": outcome.metadata["length"],
+        "detail": None,
+    }
+    replayed = runtime.replay(call_id)
+    assert (replayed["ok"], replayed["agent_outcome"], replayed["detail"]) == (True, "COMPLETED_WITH_TOOLS", None)
+    failed = runtime.replay(calc.boom().metadata["call_id"])
+    assert (failed["ok"], failed["agent_outcome"]) == (True, "FAILED_VALIDATION")
+    assert model.calls - asked == 2, "the failing call and its repair; looking back asks nobody"
+    for look in (runtime.verify, runtime.replay):
+        with pytest.raises(LookupError, match="1,000"):
+            look("0" * 32)
+        with pytest.raises(ValueError, match="call id"):
+            look("x")
+
+
 def test_the_library_answers_without_any_model():
     calc = cadenza.Runtime(model="library").agent("calculator")
     outcome = calc.add(2, 3)

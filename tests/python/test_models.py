@@ -194,6 +194,18 @@ def test_a_model_may_use_agents_itself(agent_of):
     assert outcome.value == 42
 
 
+def test_a_provider_object_and_a_list_of_targets(agent_of):
+    class Provider:
+        def complete(self, request):
+            return "return 42"
+
+    def broken(request):
+        raise RuntimeError("down")
+
+    assert Runtime(model=Provider()).agent("x").answer().value == 42
+    assert Runtime(model=[broken, Provider().complete]).agent("x").answer().value == 42
+
+
 def test_the_model_is_named_in_calls():
     def my_model(request):
         return "return 1"

@@ -1,5 +1,6 @@
 """The command ``cadenza``, also as ``python -m cadenza``."""
 
+import signal
 import sys
 
 from ._core import cli_main
@@ -7,6 +8,8 @@ from ._core import cli_main
 
 def main() -> int:
     """Runs the command with this process's arguments and returns its exit code."""
+    # The command has its own idea of Ctrl-C; Python's handler would only take note of it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     return cli_main(sys.argv[1:])
 
 

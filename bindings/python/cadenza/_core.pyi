@@ -11,16 +11,21 @@ from collections.abc import (
     ValuesView,
 )
 from types import TracebackType
-from typing import Any, ClassVar, Literal, NoReturn, TypedDict, TypeVar, final, overload
+from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypedDict, TypeVar, final, overload
 
-from typing_extensions import Self, Unpack, disjoint_base
+from typing_extensions import Self, TypeAlias, Unpack, disjoint_base
 
 _T = TypeVar("_T")
 
 __version__: str
 
+class _Provider(Protocol):
+    def complete(self, request: ModelRequest, /) -> Any: ...
+
+_Target: TypeAlias = str | Callable[[ModelRequest], Any] | _Provider
+
 class _Options(TypedDict, total=False):
-    model: str | Sequence[str] | Callable[[ModelRequest], Any] | None
+    model: _Target | Sequence[_Target] | None
     base_url: str | None
     api_key: str | None
     api_key_file: Any
@@ -61,7 +66,7 @@ class OutcomeError(CadenzaError):
 
 @final
 class Outcome:
-    __match_args__: ClassVar[tuple[str, str]]
+    __match_args__: ClassVar[tuple[str, str]] = ("status", "value")
     @property
     def status(self) -> Literal["ok", "error"]: ...
     @property
@@ -187,6 +192,8 @@ class Runtime:
     def closed(self) -> bool: ...
     def calls(self) -> list[dict[str, Any]]: ...
     def call(self, call_id: str) -> dict[str, Any]: ...
+    def verify(self, call_id: str) -> dict[str, Any]: ...
+    def replay(self, call_id: str) -> dict[str, Any]: ...
     def programs(self, role: str | None = None) -> list[Program]: ...
     def program(self, role: str, method: str) -> Program: ...
     def flush(self) -> None: ...

@@ -32,6 +32,7 @@ static ALLOCATOR: MeteredAllocator = MeteredAllocator;
 #[pyfunction]
 fn _after_fork_in_child() {
     cadenza_core::fork::after_fork_in_child();
+    signals::after_fork_in_child();
     workers::after_fork_in_child();
     async_agent::after_fork_in_child();
 }

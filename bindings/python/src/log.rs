@@ -60,6 +60,7 @@ impl Drop for PyLog {
             let log = log.take();
             py.detach(|| drop(log));
         });
-        drop(log);
+        // Without an interpreter the thread may wait for it for ever: it ends with the process.
+        std::mem::forget(log);
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn read(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyRes
     for (name, value) in options {
         let name = utf8(name.cast::<PyString>()?)?.into_owned();
         match name.as_str() {
-            "model" if value.is_callable() || holds_callable(&value) => {
+            "model" if provider(&value).is_some() || holds_provider(&value) => {
                 // The name stays in the data, for options that go together with it.
                 data.insert(name, Value::Null);
                 objects.model = Some(model(&value)?);
@@ -41,20 +41,29 @@ pub(crate) fn read(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyRes
     Ok(read)
 }
 
-/// Whether it is a list of targets with a callable among them.
-fn holds_callable(value: &Bound<'_, PyAny>) -> bool {
-    value.cast::<PyList>().is_ok_and(|targets| targets.iter().any(|target| target.is_callable()))
+/// What answers requests: a callable, or the `complete` method of a provider object.
+fn provider<'py>(value: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
+    if value.is_callable() {
+        return Some(value.clone());
+    }
+    let completes = value.get_type().hasattr("complete").unwrap_or(false);
+    completes.then(|| value.getattr("complete").ok()).flatten().filter(|method| method.is_callable())
 }
 
-/// A callable, the name of a model, or a list of them.
+/// Whether it is a list of targets with one written in Python among them.
+fn holds_provider(value: &Bound<'_, PyAny>) -> bool {
+    value.cast::<PyList>().is_ok_and(|targets| targets.iter().any(|target| provider(&target).is_some()))
+}
+
+/// Something that answers, the name of a model, or a list of them.
 fn model(value: &Bound<'_, PyAny>) -> PyResult<ModelSpec> {
     if let Ok(targets) = value.cast::<PyList>() {
         return targets.iter().map(|target| model(&target)).collect::<PyResult<_>>().map(ModelSpec::Targets);
     }
-    if value.is_callable() {
-        return Ok(ModelSpec::Provider(Arc::new(CallableModel::new(value)?)));
+    match provider(value) {
+        Some(callable) => Ok(ModelSpec::Provider(Arc::new(CallableModel::new(&callable)?))),
+        None => Ok(ModelSpec::Name(value.extract()?)),
     }
-    Ok(ModelSpec::Name(value.extract()?))
 }
 
 /// A value that has no data form may still belong to an unknown option, and that is the more helpful error.

@@ -60,17 +60,20 @@ impl CallableModel {
     /// Sends the question off; the answer comes from another thread.
     fn ask(&self, request: &ModelRequest) -> (Answer<Replied>, Option<Answer<Option<Running>>>) {
         let (callable, request) = (self.callable.clone(), request.clone());
-        let caller = Caller::current();
-        if let Some(caller) = caller.filter(|_| self.is_coroutine_function) {
-            let (sender, answer) = oneshot::channel();
-            let started = workers::run(move |py| start(py, caller, &callable, request, sender));
-            return (answer, Some(started));
+        match Caller::current() {
+            Some(caller) if self.is_coroutine_function => {
+                let (sender, answer) = oneshot::channel();
+                let started = workers::run(move |py| start(py, caller, &callable, request, sender));
+                (answer, Some(started))
+            }
+            caller => {
+                let context = match caller {
+                    Some(caller) => caller.context,
+                    None => Python::try_attach(coroutines::copy_context).flatten(),
+                };
+                (workers::run(move |py| run(py, &callable, request, context)), None)
+            }
         }
-        let context = match Caller::current() {
-            Some(caller) => caller.context,
-            None => Python::try_attach(coroutines::copy_context).flatten(),
-        };
-        (workers::run(move |py| run(py, &callable, request, context)), None)
     }
 }
 

@@ -11,11 +11,14 @@ use pyo3::types::{PyDict, PyList, PyString, PyType};
 use cadenza_core::ids::CallId;
 use cadenza_core::program::registry::Listed;
 use cadenza_core::runtime::Runtime;
+use cadenza_core::runtime::config::Config;
+use cadenza_core::runtime::options::Options;
+use cadenza_core::runtime::replay::LookBackError;
 
 use crate::agent::PyAgent;
 use crate::async_agent::PyAsyncAgent;
-use crate::convert::map_to_python;
-use crate::errors::option_error;
+use crate::convert::{map_to_python, to_python};
+use crate::errors::{option_error, option_error_text};
 use crate::options;
 use crate::surface::closed;
 
@@ -49,15 +52,22 @@ pub(crate) struct PyRuntime {
 
 impl PyRuntime {
     fn build(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let options = options::read(py, options)?;
+        Self::of_options(py, options::read(py, options)?)
+    }
+
+    fn of_options(py: Python<'_>, options: Options) -> PyResult<Self> {
         // Resolving a model may look for a local server.
         let built = py.detach(|| Runtime::builder().name(NAME).options(options).build());
-        Ok(Self { runtime: built.map_err(|error| option_error(py, &error))?, open: Open::default() })
+        Ok(Self::of(built.map_err(|error| option_error(py, &error))?))
     }
 
     fn default(py: Python<'_>) -> PyResult<&Bound<'_, Self>> {
         static DEFAULT: PyOnceLock<Py<PyRuntime>> = PyOnceLock::new();
-        let made = DEFAULT.get_or_try_init(py, || Py::new(py, Self::build(py, None)?))?;
+        let made = DEFAULT.get_or_try_init(py, || {
+            let configured = Config::load().and_then(|config| config.options());
+            let options = configured.map_err(|error| option_error_text(py, error.to_string()))?;
+            Py::new(py, Self::of_options(py, options)?)
+        })?;
         Ok(made.bind(py))
     }
 
@@ -127,13 +137,40 @@ impl PyRuntime {
 
     /// One ended call as a dict; raises LookupError when it is not among the last 1,000.
     fn call<'py>(&self, py: Python<'py>, call_id: &str) -> PyResult<Bound<'py, PyDict>> {
-        let id = CallId::parse(call_id)
-            .ok_or_else(|| PyValueError::new_err(format!("{call_id:?} is not a call id: 32 hexadecimal digits")))?;
-        let record = self
-            .runtime
-            .call(id)
-            .ok_or_else(|| PyLookupError::new_err(format!("no call {call_id} among the last 1,000 of this runtime")))?;
+        let id = parse(call_id)?;
+        let record = self.runtime.call(id).ok_or_else(|| unknown(&LookBackError::Unknown(id)))?;
         map_to_python(py, &record.to_map())
+    }
+
+    /// Recomputes the hash chain of an ended call: {"ok": True, "head": ..., "length": ..., "detail": None}, or ok False
+    /// with the first place that does not fit as detail. Raises LookupError when the call is not among the last 1,000.
+    fn verify<'py>(&self, py: Python<'py>, call_id: &str) -> PyResult<Bound<'py, PyDict>> {
+        let id = parse(call_id)?;
+        let looked = py.detach(|| self.runtime.verify(id));
+        let dict = PyDict::new(py);
+        let (verified, detail) = judged(looked)?;
+        dict.set_item("ok", verified.is_some())?;
+        dict.set_item("head", verified.map(|verified| verified.head.to_hex()))?;
+        dict.set_item("length", verified.map(|verified| verified.length))?;
+        dict.set_item("detail", detail)?;
+        Ok(dict)
+    }
+
+    /// Feeds the recorded inputs of an ended call to a fresh kernel, offline: {"ok": True, "agent_outcome": ...,
+    /// "reason": ..., "value": ..., "detail": None}, or ok False with the first difference as detail. Raises LookupError
+    /// when the call is not among the last 1,000.
+    fn replay<'py>(&self, py: Python<'py>, call_id: &str) -> PyResult<Bound<'py, PyDict>> {
+        let id = parse(call_id)?;
+        let looked = py.detach(|| self.runtime.replay(id));
+        let dict = PyDict::new(py);
+        let (ended, detail) = judged(looked)?;
+        dict.set_item("ok", ended.is_some())?;
+        dict.set_item("agent_outcome", ended.as_ref().map(|ended| ended.agent_outcome.as_str()))?;
+        dict.set_item("reason", ended.as_ref().map(|ended| ended.reason.as_str()))?;
+        let value = ended.as_ref().and_then(|ended| ended.value.as_deref());
+        dict.set_item("value", value.map(|value| to_python(py, value)).transpose()?)?;
+        dict.set_item("detail", detail)?;
+        Ok(dict)
     }
 
     /// Kept programs, all or of one role.
@@ -194,6 +231,24 @@ impl PyRuntime {
     fn __repr__(&self) -> String {
         let closed = if self.closed() { ", closed" } else { "" };
         format!("<Runtime model={:?}, language={:?}{closed}>", self.model(), self.language())
+    }
+}
+
+fn parse(call_id: &str) -> PyResult<CallId> {
+    CallId::parse(call_id)
+        .ok_or_else(|| PyValueError::new_err(format!("{call_id:?} is not a call id: 32 hexadecimal digits")))
+}
+
+fn unknown(error: &LookBackError) -> PyErr {
+    PyLookupError::new_err(error.to_string())
+}
+
+/// What looking back found, or why it is not confirmed. Only an unknown call is the host's fault.
+fn judged<T>(looked: Result<T, LookBackError>) -> PyResult<(Option<T>, Option<String>)> {
+    match looked {
+        Ok(found) => Ok((Some(found), None)),
+        Err(error @ LookBackError::Unknown(_)) => Err(unknown(&error)),
+        Err(error) => Ok((None, Some(error.to_string()))),
     }
 }
 

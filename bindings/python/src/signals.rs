@@ -28,6 +28,11 @@ pub(crate) fn interruptible<T: Send>(py: Python<'_>, work: impl FnOnce(&CancelTo
     }
 }
 
+/// The thread that forked is the main thread of the child.
+pub(crate) fn after_fork_in_child() {
+    DELIVERS.set(None);
+}
+
 fn poll() -> bool {
     if DELIVERS.get() == Some(false) {
         return false;

@@ -234,6 +234,39 @@ pub struct Reads {
     pub all_context: bool,
 }
 
+/// Noting is bounded: who looks at very many places, or at very long names, looked at all of them.
+impl Reads {
+    const MAX_PLACES: usize = 1_000;
+    const MAX_NAME: usize = 1_024;
+
+    /// Notes a look at one positional argument, by its 0-based position.
+    pub(crate) fn saw_arg(&mut self, position: usize) {
+        if self.args.len() < Self::MAX_PLACES {
+            self.args.insert(position);
+        } else {
+            self.all_args = true;
+        }
+    }
+
+    /// Notes a look at one named argument.
+    pub(crate) fn saw_kwarg(&mut self, name: &str) {
+        self.all_kwargs |= !Self::note(&mut self.kwargs, name);
+    }
+
+    /// Notes a look at one context key.
+    pub(crate) fn saw_context(&mut self, name: &str) {
+        self.all_context |= !Self::note(&mut self.context, name);
+    }
+
+    fn note(names: &mut BTreeSet<String>, name: &str) -> bool {
+        if names.contains(name) {
+            return true;
+        }
+        let room = names.len() < Self::MAX_PLACES && name.len() <= Self::MAX_NAME;
+        room && names.insert(name.to_owned())
+    }
+}
+
 /// An agent that a program or a script can name. [`AgentRef::THIS`] is the agent the program runs for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AgentRef(pub u32);

@@ -94,7 +94,7 @@ pub(super) fn set(marks: &Marks, job: &Job<'_>, key: &str, value: &LuaValue) -> 
 
 /// The keys, in order. Recorded as a look at all of them.
 pub(super) fn keys(job: &Job<'_>) -> Vec<String> {
-    job.reads.borrow_mut().all_context();
+    job.reads.borrow_mut().all_context = true;
     job.host().context_keys(AgentRef::THIS)
 }
 

@@ -4,7 +4,6 @@
 //! the job that runs in the VM right now, if any. A trusted script has one job for the life of its VM.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -19,7 +18,7 @@ pub(super) struct Job<'a> {
     pub(super) meter: Meter<'a>,
     pub(super) limits: &'a Limits,
     pub(super) arguments: Arguments<'a>,
-    pub(super) reads: RefCell<Evidence>,
+    pub(super) reads: RefCell<Reads>,
     pub(super) output: RefCell<String>,
     /// Tables of this agent's context that the program holds.
     pub(super) handed: Handed,
@@ -84,7 +83,7 @@ impl<'a> Job<'a> {
             touched: self.touched.get(),
             execution: Execution {
                 result,
-                reads: self.reads.into_inner().0,
+                reads: self.reads.into_inner(),
                 instructions: self.meter.used(),
                 host_calls: self.host_calls.get(),
                 output: self.output.into_inner(),
@@ -125,57 +124,6 @@ impl<'a> Job<'a> {
                 Denied::Ended
             }
         }
-    }
-}
-
-/// What the program looked at. Bounded: who looks at very many places, or at very long names, looked at all of them.
-#[derive(Default)]
-pub(super) struct Evidence(Reads);
-
-impl Evidence {
-    const MAX_PLACES: usize = 1_000;
-    const MAX_NAME: usize = 1_024;
-
-    pub(super) fn saw_arg(&mut self, position: usize) {
-        if self.0.args.len() < Self::MAX_PLACES {
-            self.0.args.insert(position);
-        } else {
-            self.0.all_args = true;
-        }
-    }
-
-    pub(super) fn saw_kwarg(&mut self, name: &str) {
-        if !Self::note(&mut self.0.kwargs, name) {
-            self.0.all_kwargs = true;
-        }
-    }
-
-    pub(super) fn saw_context(&mut self, name: &str) {
-        if !Self::note(&mut self.0.context, name) {
-            self.0.all_context = true;
-        }
-    }
-
-    pub(super) fn all_args(&mut self) {
-        self.0.all_args = true;
-    }
-
-    pub(super) fn all_kwargs(&mut self) {
-        self.0.all_kwargs = true;
-    }
-
-    pub(super) fn all_context(&mut self) {
-        self.0.all_context = true;
-    }
-
-    fn note(names: &mut BTreeSet<String>, name: &str) -> bool {
-        if names.contains(name) {
-            return true;
-        }
-        if names.len() >= Self::MAX_PLACES || name.len() > Self::MAX_NAME {
-            return false;
-        }
-        names.insert(name.to_owned())
     }
 }
 

@@ -249,7 +249,7 @@ fn program(host: &Primitives<'_>) -> mlua::Result<()> {
     })?;
     host.add_sure("arg_count", |_, _, job, ()| {
         job.touched.set(true);
-        job.reads.borrow_mut().all_args();
+        job.reads.borrow_mut().all_args = true;
         Ok(job.arguments.args.len())
     })?;
     host.add_sure("args", |lua, marks, job, ()| {
@@ -267,7 +267,7 @@ fn program(host: &Primitives<'_>) -> mlua::Result<()> {
         }
     })?;
     host.add_sure("saw_kwargs", |_, _, job, ()| {
-        job.reads.borrow_mut().all_kwargs();
+        job.reads.borrow_mut().all_kwargs = true;
         Ok(())
     })?;
     host.add_sure("kwargs", |lua, marks, job, ()| {

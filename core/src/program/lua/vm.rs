@@ -143,7 +143,7 @@ impl Vm {
         // SAFETY: the guard is dropped at the end of this function, before `job`; the VM is borrowed mutably.
         let _occupied = unsafe { self.slot.occupy(job) };
         let arguments = if compiled.uses_varargs {
-            job.reads.borrow_mut().all_args();
+            job.reads.borrow_mut().all_args = true;
             surface::all_args(&self.lua, &self.marks, job)?.sequence_values().collect::<mlua::Result<MultiValue>>()?
         } else {
             MultiValue::new()

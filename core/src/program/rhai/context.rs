@@ -144,7 +144,7 @@ impl ArgsView {
                 call.reads.borrow_mut().all_args = true;
                 return Ok(None);
             };
-            call.reads.borrow_mut().args.insert(position);
+            call.reads.borrow_mut().saw_arg(position);
             handed_out(&call.live.args, &position, value).map(Some)
         })
     }
@@ -167,7 +167,7 @@ impl KwargsView {
     /// `kwargs.name`: `()` when missing.
     pub(super) fn index(key: &str) -> Native<Dynamic> {
         Call::here(|call| {
-            call.reads.borrow_mut().kwargs.insert(key.to_owned());
+            call.reads.borrow_mut().saw_kwarg(key);
             let Some(value) = call.arguments.kwargs.get(key) else { return Ok(Dynamic::UNIT) };
             handed_out(&call.live.kwargs, &key.to_owned(), value)
         })
@@ -175,7 +175,7 @@ impl KwargsView {
 
     pub(super) fn contains(key: &str) -> Native<bool> {
         Call::here(|call| {
-            call.reads.borrow_mut().kwargs.insert(key.to_owned());
+            call.reads.borrow_mut().saw_kwarg(key);
             Ok(call.arguments.kwargs.contains_key(key))
         })
     }
@@ -211,7 +211,7 @@ impl ContextView {
             return found.as_ref().map_or(Ok(Dynamic::UNIT), given);
         }
         Call::here(|call| {
-            note_context_read(call, key);
+            call.reads.borrow_mut().saw_context(key);
             if let Some(held) = call.live.context.borrow().get(key) {
                 if let Some(shared) = held.value.hand_out() {
                     return Ok(shared);
@@ -278,7 +278,7 @@ impl ContextView {
             return self.reach.ask(|host| Ok(host.context_get(self.agent, key).is_some()));
         }
         Call::here(|call| {
-            note_context_read(call, key);
+            call.reads.borrow_mut().saw_context(key);
             if call.live.context.borrow().contains_key(key) {
                 return Ok(true);
             }
@@ -326,13 +326,6 @@ impl ContextView {
             }
         }
         Ok(())
-    }
-}
-
-fn note_context_read(call: &Call<'_>, key: &str) {
-    let mut reads = call.reads.borrow_mut();
-    if !reads.context.contains(key) {
-        reads.context.insert(key.to_owned());
     }
 }
 
