@@ -134,6 +134,8 @@ fn x11_call_says_by_its_exit_code_how_it_ended() {
     );
     check(&world.run(&["call", "calculator", "_private"]), 4, &["names that begin with `_` are never dynamic"]);
     check(&world.run(&["call", "", "add"]), 4, &["a role is 1 to 1024 bytes"]);
+    let schema = ["call", "calculator", "add", "1", "-o", "deliverable={\"type\": 7}"];
+    check(&world.run(&schema), 5, &["--option deliverable: option \"deliverable\""]);
     // Nobody listens on port 1.
     let refused = ["call", "x", "y", "--model", "openai-compatible:m", "--base-url", "http://127.0.0.1:1/v1"];
     let ran = world.run(&refused);

@@ -163,6 +163,63 @@ fn uncaught_errors_name_file_and_line() {
     }
 }
 
+/// A script whose agents' programs are these.
+fn with_programs(program: &str, script: &str) -> (Vec<String>, Result<(), ScriptError>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.lua");
+    std::fs::write(&path, script).unwrap();
+    let printed = Arc::new(Mutex::new(Vec::new()));
+    let sink = printed.clone();
+    let console = Console::new(move |line| sink.lock().unwrap().push(line.to_owned()), CancelToken::default());
+    let model = ModelSpec::Provider(Arc::new(cadenza_core::provider::Scripted::program(program)));
+    let options = Options { model: Some(model), ..Options::default() };
+    let runtime = Runtime::builder().name("cadenza-lua").options(options).build().unwrap();
+    let ran = run_file(&path, &[], runtime, &console);
+    let printed = printed.lock().unwrap().clone();
+    (printed, ran)
+}
+
+#[test]
+fn functions_of_a_lua_script_are_tools_of_its_agents() {
+    let program = "return { tools.double{ n = args[1] }, tools.names{}[2], pcall(tools.fail, {}) }";
+    let script = r#"
+        local calls = 0
+        local helper = Agent.for_role("helper")
+        local agent = Agent.for_role("worker", { max_calls = 9, tools = {
+            double = {
+                description = "twice the number",
+                parameters = { type = "object", properties = { n = { type = "number" } }, required = { "n" } },
+                call = function(args)
+                    calls += 1
+                    -- Back into the host from inside a call that the host makes.
+                    helper.seen = args.n
+                    return args.n * 2
+                end,
+            },
+            names = function() return { "a", "b" } end,
+            fail = function() error("no luck") end,
+        } })
+        local outcome = agent:work(21)
+        print(outcome.ok, json.encode(outcome.value), calls, helper.seen)
+        print(agent:delegate("inherits"):work(4).value[1])
+        print(select(2, pcall(Agent.for_role, "x", { tools = { 1 } })))
+        print(select(2, pcall(Agent.for_role, "x", { tools = { ["a b"] = print } })))
+    "#;
+    let (printed, ran) = with_programs(program, script);
+    assert_eq!(ran, Ok(()), "{printed:?}");
+    assert!(printed[0].starts_with("true\t[42,\"b\",false,\"tool fail: "), "{}", printed[0]);
+    assert!(printed[0].contains("a.lua:16: no luck") && printed[0].ends_with("\t1\t21"), "{}", printed[0]);
+    assert_eq!(printed[1], "8");
+    assert!(printed[2].contains("tools are named functions"), "{}", printed[2]);
+    assert!(printed[3].contains("tool name \"a b\" is refused"), "{}", printed[3]);
+}
+
+#[test]
+fn a_rhai_script_is_told_that_its_functions_are_no_tools() {
+    let message = failure(&[("a.rhai", "Agent::for_role(\"x\", #{ tools: #{ f: |x| x } });")]);
+    assert!(message.contains("a.rhai:1:8: ") && message.contains("tools"), "{message}");
+}
+
 #[test]
 fn a_scripts_own_limits_are_the_machines() {
     // More than a generated program may do: 20 million loop turns, 10 MB of text, deep recursion.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use cadenza_core::runtime::config::ConfigError;
+use cadenza_core::runtime::options::OptionError;
 use cadenza_script::ScriptError;
 
 /// Exit codes of the command.
@@ -16,6 +17,8 @@ pub enum Exit {
     Backend = 3,
     /// Bad arguments or configuration.
     Usage = 4,
+    /// A schema that does not compile.
+    Schema = 5,
     /// Ctrl-C.
     Interrupted = 130,
 }
@@ -45,15 +48,15 @@ impl Failure {
         Self { exit: Exit::Backend, message: message.to_string() }
     }
 
-    /// A model that cannot be used as it is named and configured.
-    pub fn model(error: ConfigError) -> Self {
-        Self::usage(error)
-    }
 }
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        Self::usage(error)
+        let exit = match &error {
+            ConfigError::Option { error: OptionError::Invalid { name: "deliverable", .. }, .. } => Exit::Schema,
+            ConfigError::Unreadable { .. } | ConfigError::Malformed { .. } | ConfigError::Option { .. } => Exit::Usage,
+        };
+        Self { exit, message: error.to_string() }
     }
 }
 

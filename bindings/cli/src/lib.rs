@@ -72,7 +72,8 @@ struct Context<'a> {
 }
 
 /// Runs the command with these arguments, the program's name first. Prints what it has to say and returns the exit
-/// code: 0 success, 1 a failed run, 3 something could not start, 4 bad arguments or configuration, 130 interrupted.
+/// code: 0 success, 1 a failed run, 3 something could not start, 4 bad arguments or configuration, 5 a schema that does not
+/// compile, 130 interrupted.
 pub fn main_with(arguments: Vec<OsString>, python: Option<&dyn PythonHost>) -> i32 {
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,

@@ -60,7 +60,7 @@ impl AgentOptions {
     pub fn runtime(&self, name: &'static str) -> Result<(Runtime, Resolved), Failure> {
         let config = self.config()?;
         let mut options = config.options()?;
-        let resolved = config.resolve_model().map_err(Failure::model)?;
+        let resolved = config.resolve_model()?;
         options.model = Some(ModelSpec::Provider(progress::shown(resolved.provider.clone())));
         (options.base_url, options.api_key, options.api_key_file, options.output) = (None, None, None, None);
         let runtime = Runtime::builder().name(name).options(options).build().map_err(Failure::usage)?;

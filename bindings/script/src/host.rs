@@ -8,8 +8,10 @@ use cadenza_core::cancel::CancelToken;
 use cadenza_core::outcome::Outcome;
 use cadenza_core::program::{AgentRef, Host, HostError};
 use cadenza_core::runtime::Runtime;
+use cadenza_core::runtime::options::Options;
+use cadenza_core::tools::Tool;
 use cadenza_core::value::{Map, Value};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::Print;
 
@@ -52,7 +54,10 @@ impl fmt::Debug for Console {
 
 /// The host of one script or one interactive session.
 pub(crate) struct Trusted {
+    runtime: Runtime,
     agents: ScriptHost,
+    /// Functions that the script gave to agents as tools; options name them by their number here.
+    tools: Mutex<Vec<Arc<Tool>>>,
     print: Print,
     /// Stops the calls of the input that runs now.
     cancel: RwLock<CancelToken>,
@@ -63,7 +68,9 @@ pub(crate) struct Trusted {
 impl Trusted {
     pub(crate) fn new(runtime: Runtime, console: &Console, session: bool) -> Self {
         Self {
-            agents: ScriptHost::new(runtime, console.cancel.clone()),
+            agents: ScriptHost::new(runtime.clone(), console.cancel.clone()),
+            runtime,
+            tools: Mutex::default(),
             print: console.print.clone(),
             cancel: RwLock::new(console.cancel.clone()),
             session,
@@ -75,10 +82,39 @@ impl Trusted {
         *self.cancel.write() = cancel;
     }
 
+    /// Keeps a tool; options then name it as the value that comes back.
+    pub(crate) fn keep_tool(&self, tool: Tool) -> i64 {
+        let mut tools = self.tools.lock();
+        tools.push(Arc::new(tool));
+        tools.len() as i64 - 1
+    }
+
+    /// Options as the script wrote them, with its own functions in the place of their numbers.
+    fn options(&self, mut map: Map) -> Result<Options, HostError> {
+        let kept = match map.get("tools") {
+            Some(Value::List(numbers)) if !numbers.is_empty() => {
+                let known = self.tools.lock();
+                let of = |number: &Value| known.get(usize::try_from(number.as_int()?).ok()?).cloned();
+                numbers.iter().map(of).collect::<Option<Vec<_>>>()
+            }
+            Some(_) | None => None,
+        };
+        if kept.is_some() {
+            map.remove("tools");
+        }
+        let mut options = Options::from_map(&map).map_err(|error| HostError::Refused(error.to_string()))?;
+        options.tools = kept.or(options.tools);
+        Ok(options)
+    }
+
     /// Whether what runs now was told to stop.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.read().tick()
     }
+}
+
+fn elsewhere() -> HostError {
+    HostError::Refused("this agent belongs to another script".to_owned())
 }
 
 impl Host for Trusted {
@@ -107,11 +143,16 @@ impl Host for Trusted {
     }
 
     fn delegate(&self, agent: AgentRef, role: &str, options: Map) -> Result<AgentRef, HostError> {
-        self.agents.delegate(agent, role, options)
+        let options = self.options(options)?;
+        let maker = self.agents.agent(agent).ok_or_else(elsewhere)?;
+        let delegate = maker.delegate(role, options).map_err(|error| HostError::Refused(error.to_string()))?;
+        Ok(self.agents.adopt(delegate))
     }
 
     fn for_role(&self, role: &str, options: Map) -> Result<AgentRef, HostError> {
-        self.agents.for_role(role, options)
+        let options = self.options(options)?;
+        let agent = self.runtime.agent(role, options).map_err(|error| HostError::Refused(error.to_string()))?;
+        Ok(self.agents.adopt(agent))
     }
 
     fn agent_tool(&self, agent: AgentRef, name: &str) -> Result<AgentRef, HostError> {
@@ -124,7 +165,7 @@ impl Host for Trusted {
 
     fn call(&self, agent: AgentRef, method: &str, args: Vec<Value>, kwargs: Map) -> Result<Outcome, HostError> {
         let refused = |message: String| HostError::Refused(message);
-        let callee = self.agents.agent(agent).ok_or_else(|| refused("this agent belongs to another script".into()))?;
+        let callee = self.agents.agent(agent).ok_or_else(elsewhere)?;
         let cancel = self.cancel.read().clone();
         let called = callee.call_with(method, args, kwargs, &cancel);
         match called {

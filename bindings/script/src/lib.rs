@@ -17,6 +17,7 @@ mod files;
 mod host;
 mod lua;
 mod rhai;
+mod tools;
 
 pub use embedded::{Embedded, Held};
 pub use host::Console;

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cadenza_core::cancel::CancelToken;
-use cadenza_core::program::lua::install_script;
+use cadenza_core::program::lua::install_script_adapting;
 use cadenza_core::runtime::Runtime;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value as LuaValue, VmState};
 use parking_lot::Mutex;
 
 use crate::host::{Console, Trusted};
-use crate::{Evaluated, Script, ScriptError, files};
+use crate::{Evaluated, Script, ScriptError, files, tools};
 
 /// What a Luau module's file may be called.
 const EXTENSIONS: [&str; 2] = ["lua", "luau"];
@@ -36,7 +36,11 @@ pub(crate) fn run(script: &Script<'_>, runtime: Runtime, console: &Console) -> R
 /// A trusted VM whose modules lie in `folder`.
 pub(crate) fn vm(host: &Arc<Trusted>, folder: &Path) -> mlua::Result<Lua> {
     let lua = Lua::new();
-    install_script(&lua, host.clone())?;
+    let tools = lua.create_function({
+        let host = host.clone();
+        move |lua, options: LuaValue| tools::adapted(lua, &host, options)
+    })?;
+    install_script_adapting(&lua, host.clone(), Some(tools))?;
     let globals = lua.globals();
     globals.raw_set("fs", fs(&lua)?)?;
     globals.raw_set("require", require(&lua, folder.to_owned())?)?;

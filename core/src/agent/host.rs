@@ -459,13 +459,17 @@ impl ScriptHost {
         self.agent(agent).ok_or_else(unknown_agent)
     }
 
-    fn add(&self, agent: Agent) -> AgentRef {
+    /// The reference of an agent that a host made for the script: with tools, which have no data form.
+    pub fn adopt(&self, agent: Agent) -> AgentRef {
         let mut agents = self.agents.write();
-        if let Some(known) = agents.iter().position(|other| other.is(&agent)) {
-            return AgentRef(known as u32 + 1);
-        }
         agents.push(agent);
         AgentRef(agents.len() as u32)
+    }
+
+    /// The reference of an agent that may have one already.
+    fn find_or_adopt(&self, agent: Agent) -> AgentRef {
+        let known = self.agents.read().iter().position(|other| other.is(&agent));
+        known.map_or_else(|| self.adopt(agent), |known| AgentRef(known as u32 + 1))
     }
 }
 
@@ -503,17 +507,17 @@ impl Host for ScriptHost {
 
     fn delegate(&self, agent: AgentRef, role: &str, map: Map) -> Result<AgentRef, HostError> {
         let delegate = self.known(agent)?.delegate(role, options(&map)?).map_err(refused)?;
-        Ok(self.add(delegate))
+        Ok(self.adopt(delegate))
     }
 
     fn for_role(&self, role: &str, map: Map) -> Result<AgentRef, HostError> {
         let agent = self.runtime.agent(role, options(&map)?).map_err(refused)?;
-        Ok(self.add(agent))
+        Ok(self.adopt(agent))
     }
 
     fn agent_tool(&self, agent: AgentRef, name: &str) -> Result<AgentRef, HostError> {
         let delegate = self.known(agent)?.tool(name).map_err(refused)?;
-        Ok(self.add(delegate))
+        Ok(self.find_or_adopt(delegate))
     }
 
     fn responds_to(&self, agent: AgentRef, name: &str) -> bool {

@@ -35,7 +35,7 @@ struct Row {
 impl ConfigCommand {
     pub(crate) fn run(self, context: &Context<'_>) -> Result<Exit, Failure> {
         let config = self.agents.config()?;
-        let resolved = config.resolve_model().map_err(Failure::model)?;
+        let resolved = config.resolve_model()?;
         let runtime = Runtime::builder().options(config.options()?).build().map_err(Failure::usage)?;
         let in_force = runtime.settings();
         let rows: Vec<Row> = NAMES

@@ -98,6 +98,7 @@ fn hand_over(context: &Context<'_>) -> Result<Exit, Failure> {
         Some(1) => Ok(Exit::Failed),
         Some(3) => Ok(Exit::Backend),
         Some(4) => Ok(Exit::Usage),
+        Some(5) => Ok(Exit::Schema),
         Some(130) | None => Ok(Exit::Interrupted),
         Some(other) => Err(Failure::failed(format!("{python} -m cadenza ended with status {other}"))),
     }

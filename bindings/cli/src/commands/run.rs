@@ -15,7 +15,8 @@ pub struct Run {
     /// The script: a .lua, .luau or .rhai file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// What the script sees as its arguments: `args` and, in Lua, `arg` and `...`
+    /// What the script sees as its arguments: `args` and, in Lua, `arg` and `...`. Everything behind FILE is the
+    /// script's; options of cadenza stand before it
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
     #[command(flatten)]

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::value::Value;
 
-pub use self::surface::install_script;
+pub use self::surface::{install_script, install_script_adapting};
 
 /// VMs that wait for work; more than this many at once are dropped after use.
 const MAX_IDLE: usize = 32;

@@ -464,6 +464,12 @@ fn script_limits() -> Limits {
 /// `AgentRef::THIS` is never used. There are no limits, host methods may take their time, and a panic in one ends the
 /// script's access to the host with an error. Errors: whatever the VM reports. Call it once per VM, before any sandbox.
 pub fn install_script(lua: &Lua, host: Arc<dyn Host>) -> mlua::Result<()> {
+    install_script_adapting(lua, host, None)
+}
+
+/// [`install_script`] with a say in options: `adapt` is called with what a script wrote as options of an agent, and
+/// answers `true` and what to read in its place, or `false` and a message that is raised at the script's own line.
+pub fn install_script_adapting(lua: &Lua, host: Arc<dyn Host>, adapt: Option<Function>) -> mlua::Result<()> {
     static LIMITS: LazyLock<Limits> = LazyLock::new(script_limits);
     static CANCEL: LazyLock<CancelToken> = LazyLock::new(CancelToken::default);
     static BOUNDS: LazyLock<Bounds<'static>> =
@@ -479,9 +485,12 @@ pub fn install_script(lua: &Lua, host: Arc<dyn Host>) -> mlua::Result<()> {
         let (name, value) = pair?;
         globals.raw_set(name, value)?;
     }
-    let adapt: Function = surface.inner.raw_get("script_globals")?;
-    let adapted: Table = adapt.call(())?;
-    for pair in adapted.pairs::<LuaString, LuaValue>() {
+    if let Some(adapt) = adapt {
+        surface.inner.raw_get::<Function>("set_adapt")?.call::<()>(adapt)?;
+    }
+    let script_globals: Function = surface.inner.raw_get("script_globals")?;
+    let changed: Table = script_globals.call(())?;
+    for pair in changed.pairs::<LuaString, LuaValue>() {
         let (name, value) = pair?;
         globals.raw_set(name, value)?;
     }
