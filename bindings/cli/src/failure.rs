@@ -47,7 +47,6 @@ impl Failure {
     pub fn backend(message: impl fmt::Display) -> Self {
         Self { exit: Exit::Backend, message: message.to_string() }
     }
-
 }
 
 impl From<ConfigError> for Failure {

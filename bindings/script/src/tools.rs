@@ -76,7 +76,7 @@ type Handler = Arc<dyn Fn(Map) -> Result<Value, String> + Send + Sync>;
 fn handler(lua: Lua, function: Function, thread: ThreadId) -> Handler {
     // Weak, or the VM would keep itself alive through its own tools.
     let lua = lua.weak();
-    Arc::new(move |arguments| {
+    Arc::new(move |arguments: Map| -> Result<Value, String> {
         if std::thread::current().id() != thread {
             return Err("a script's function can only be called on the script's own thread".to_owned());
         }
