@@ -40,7 +40,7 @@ test-rust:
 	  cargo nextest run --workspace --exclude cadenza-python --no-fail-fast; \
 	else cargo test --workspace --exclude cadenza-python --no-fail-fast; fi
 	cargo test --workspace --exclude cadenza-python --doc --quiet
-	cargo build -p cadenza-core --no-default-features
+	cargo check -p cadenza-core --no-default-features
 
 test-python:
 	$(PY) -m maturin develop --quiet
