@@ -41,9 +41,8 @@ impl Caller {
 /// The context variables of this thread, as a copy that another thread can run in.
 pub(crate) fn copy_context(py: Python<'_>) -> Option<Py<PyAny>> {
     static COPY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let copy = COPY.get_or_try_init(py, || {
-        PyModule::import(py, "_contextvars")?.getattr("copy_context").map(Bound::unbind)
-    });
+    let copy =
+        COPY.get_or_try_init(py, || PyModule::import(py, "_contextvars")?.getattr("copy_context").map(Bound::unbind));
     copy.ok()?.bind(py).call0().map(Bound::unbind).ok()
 }
 

@@ -216,9 +216,7 @@ impl Executors {
             #[cfg(not(feature = "lua"))]
             Language::Lua => None,
             #[cfg(feature = "rhai")]
-            Language::Rhai => {
-                Some(self.rhai.get_or_init(crate::program::rhai::RhaiExecutor::new) as &dyn Executor)
-            }
+            Language::Rhai => Some(self.rhai.get_or_init(crate::program::rhai::RhaiExecutor::new) as &dyn Executor),
             #[cfg(not(feature = "rhai"))]
             Language::Rhai => None,
         }
