@@ -728,8 +728,9 @@ fn run_corpus() {
         if !matches_class(expected, class) {
             wrong.push(format!("{name}: expected {expected}, found {}", &found[..found.len().min(300)]));
         }
-        // Nested programs have budgets of their own.
-        if cpu > limits.cpu_time * 2 + Duration::from_millis(500) || wall > Duration::from_secs(10) {
+        // Nested programs have budgets of their own, and one native step over a large text is long in a debug build on a
+        // busy machine: this tells bounded from unbounded, and measures nothing.
+        if cpu > limits.cpu_time * 2 + Duration::from_secs(3) || wall > Duration::from_secs(10) {
             wrong.push(format!("{name}: took {wall:?}, CPU {cpu:?}"));
         }
         let after = run_on(&executor, "args[0] + args[1]", &list("[2, 3]"), &Map::new(), &host);

@@ -56,6 +56,8 @@ async def main() -> None:
     print(awaited, both, await task, await agent.sub(1, 2))
 
 
+once: Outcome = asyncio.run(AsyncAgent.for_role("calculator", runtime=runtime).call("add", 2, 3))
+
 with cadenza.Runtime(model="library") as opened:
     opened.agent("calculator").add(1, 2)
 

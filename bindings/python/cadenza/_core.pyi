@@ -1,5 +1,6 @@
 from collections.abc import (
     Callable,
+    Coroutine,
     Generator,
     ItemsView,
     Iterable,
@@ -232,7 +233,7 @@ class Agent:
     def _repr_html_(self) -> str: ...
 
 @final
-class AsyncCall(Generator[Any, Any, Outcome]):
+class AsyncCall(Coroutine[Any, Any, Outcome]):
     def __await__(self) -> Generator[Any, Any, Outcome]: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> Any: ...

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyModule, PyTuple};
 
 use crate::workers;
@@ -39,8 +40,10 @@ impl Caller {
 
 /// The context variables of this thread, as a copy that another thread can run in.
 pub(crate) fn copy_context(py: Python<'_>) -> Option<Py<PyAny>> {
-    let module = PyModule::import(py, intern!(py, "_contextvars")).ok()?;
-    module.call_method0(intern!(py, "copy_context")).map(Bound::unbind).ok()
+    static COPY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let copy =
+        COPY.get_or_try_init(py, || PyModule::import(py, "_contextvars")?.getattr("copy_context").map(Bound::unbind));
+    copy.ok()?.bind(py).call0().map(Bound::unbind).ok()
 }
 
 /// Whether calling it gives a coroutine. Judged by its code; nothing is called.

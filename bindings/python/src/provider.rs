@@ -4,7 +4,6 @@
 //! awaits the call. What it raises is a provider failure with its words, never a traceback on the screen.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -123,7 +122,7 @@ impl Provider for CallableModel {
     fn complete<'a>(&'a self, request: &'a ModelRequest, cancel: &'a CancelToken) -> ReplyFuture<'a> {
         Box::pin(async move {
             let deadline = Instant::now() + request.timeout;
-            let (mut answer, started) = self.ask(request);
+            let (answer, started) = self.ask(request);
             if tokio::runtime::Handle::try_current().is_ok() {
                 let work = async move {
                     // Held until the answer is there; dropped earlier, it cancels the coroutine.
@@ -131,13 +130,12 @@ impl Provider for CallableModel {
                         Some(started) => started.await.ok().flatten(),
                         None => None,
                     };
-                    Pin::new(&mut answer).await.unwrap_or_else(|_| Err(lost()))
+                    answer.await.unwrap_or_else(|_| Err(lost()))
                 };
                 return bounded(&self.name, request.timeout, cancel, work).await;
             }
-            let answered =
-                std::future::poll_fn(|context| workers::poll_answer(&mut answer, deadline, cancel, context)).await;
-            match answered {
+            // On the synchronous path this is the caller's own thread, and nothing else is polled on it meanwhile.
+            match workers::wait(answer, deadline, cancel) {
                 Ok(replied) => replied,
                 Err(Unanswered::Late) => Err(ProviderError::timed_out(&self.name, request.timeout)),
                 Err(Unanswered::Cancelled) => Err(ProviderError::cancelled()),

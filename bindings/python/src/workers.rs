@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -154,27 +154,20 @@ pub(crate) enum Unanswered {
     Lost,
 }
 
-/// Waits on this thread, without the GIL. Ticks the token.
+/// Waits on this thread, without the GIL, until the answer is there, `deadline` has passed or `cancel` is set.
 pub(crate) fn wait<T>(mut answer: Answer<T>, deadline: Instant, cancel: &CancelToken) -> Result<T, Unanswered> {
-    let polling = std::future::poll_fn(|context| poll_answer(&mut answer, deadline, cancel, context));
+    // `block_on` polls again at every tick, so that neither a timer nor a waker is needed for the last two.
+    let polling = std::future::poll_fn(|context| {
+        if let Poll::Ready(answer) = Pin::new(&mut answer).poll(context) {
+            return Poll::Ready(answer.map_err(|_| Unanswered::Lost));
+        }
+        if cancel.is_cancelled() {
+            return Poll::Ready(Err(Unanswered::Cancelled));
+        }
+        if Instant::now() >= deadline {
+            return Poll::Ready(Err(Unanswered::Late));
+        }
+        Poll::Pending
+    });
     block_on(polling, cancel)
-}
-
-/// For a future that `block_on` polls, which polls again at every tick: the answer, or why to stop waiting for it.
-pub(crate) fn poll_answer<T>(
-    answer: &mut Answer<T>,
-    deadline: Instant,
-    cancel: &CancelToken,
-    context: &mut Context<'_>,
-) -> Poll<Result<T, Unanswered>> {
-    if let Poll::Ready(answer) = Pin::new(answer).poll(context) {
-        return Poll::Ready(answer.map_err(|_| Unanswered::Lost));
-    }
-    if cancel.is_cancelled() {
-        return Poll::Ready(Err(Unanswered::Cancelled));
-    }
-    if Instant::now() >= deadline {
-        return Poll::Ready(Err(Unanswered::Late));
-    }
-    Poll::Pending
 }

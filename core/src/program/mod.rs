@@ -235,6 +235,7 @@ pub struct Reads {
 }
 
 /// Noting is bounded: who looks at very many places, or at very long names, looked at all of them.
+#[cfg(any(feature = "lua", feature = "rhai"))]
 impl Reads {
     const MAX_PLACES: usize = 1_000;
     const MAX_NAME: usize = 1_024;

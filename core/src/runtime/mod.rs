@@ -203,7 +203,8 @@ struct Executors {
 }
 
 impl Executors {
-    /// `None` when the language was left out of this build.
+    /// `None` when the language was left out of this build. Rhai makes every call a world of its own either way.
+    #[cfg_attr(not(feature = "lua"), expect(unused_variables, reason = "only Lua shares VMs"))]
     fn get(&self, language: Language, isolation: Isolation) -> Option<&dyn Executor> {
         match language {
             #[cfg(feature = "lua")]
@@ -212,15 +213,12 @@ impl Executors {
                     .get_or_init(|| crate::program::lua::LuaExecutor::with_isolation(isolation));
                 Some(executor as &dyn Executor)
             }
+            #[cfg(not(feature = "lua"))]
+            Language::Lua => None,
             #[cfg(feature = "rhai")]
-            Language::Rhai => {
-                let _ = isolation;
-                let executor = self.rhai.get_or_init(crate::program::rhai::RhaiExecutor::new);
-                Some(executor as &dyn Executor)
-            }
-            #[cfg(not(all(feature = "lua", feature = "rhai")))]
-            #[allow(unreachable_patterns)]
-            Language::Lua | Language::Rhai => None,
+            Language::Rhai => Some(self.rhai.get_or_init(crate::program::rhai::RhaiExecutor::new) as &dyn Executor),
+            #[cfg(not(feature = "rhai"))]
+            Language::Rhai => None,
         }
     }
 }
