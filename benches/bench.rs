@@ -26,8 +26,16 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => tables(),
         ["http-floor", url, requests, delay] => http_floor(url, requests.parse().expect("a count"), delay),
-        _ => panic!("usage: cadenza-bench [http-floor URL COUNT DELAY_MS]"),
+        ["profile", language, reuse, calls] => profile(language, reuse, calls.parse().expect("a count")),
+        _ => panic!("usage: cadenza-bench [http-floor URL COUNT DELAY_MS | profile lua|rhai auto|off CALLS]"),
     }
+}
+
+/// One kind of call again and again, for a profiler to look at.
+fn profile(language: &str, reuse: &str, calls: usize) {
+    let reuse = if reuse == "off" { Reuse::Off } else { Reuse::Auto };
+    let agent = agent(Language::from_name(language).expect("lua or rhai"), false, reuse);
+    (0..calls).for_each(|_| add(&agent));
 }
 
 /// What a bare client reaches: that many waiting requests at once, each the size of a small prompt. Prints the rate.

@@ -56,8 +56,8 @@ pub struct PromptInput<'a> {
     pub contract: PromptContract<'a>,
     /// Runtime context as it is now.
     pub context: &'a Map,
-    /// Earlier results, oldest first.
-    pub history: &'a [Value],
+    /// Earlier results, oldest first, each by [`history_line`].
+    pub history: &'a [Arc<str>],
     /// Host tools that the program may call.
     pub tools: &'a ToolDocs,
 }
@@ -142,22 +142,25 @@ fn contract(contract: &PromptContract<'_>, out: &mut String) {
     }
 }
 
+/// An earlier result as prompts show it: bounded JSON.
+pub fn history_line(entry: &Value) -> String {
+    let mut line = String::new();
+    Bounded::new(MAX_HISTORY_BYTES / 2, &mut line).value(entry, 0);
+    line
+}
+
 /// The newest entries that fit, oldest first. `content(ref)` gives the program what is not shown.
-fn history(entries: &[Value], out: &mut String) {
-    let mut shown: Vec<String> = Vec::new();
-    let mut left = MAX_HISTORY_BYTES;
-    for entry in entries.iter().rev() {
-        let mut text = String::new();
-        Bounded::new(left.min(MAX_HISTORY_BYTES / 2), &mut text).value(entry, 0);
-        if text.len() > left {
-            break;
-        }
-        left -= text.len();
-        shown.push(text);
-    }
+fn history(entries: &[Arc<str>], out: &mut String) {
     if entries.is_empty() {
         return;
     }
+    let mut left = MAX_HISTORY_BYTES;
+    let fits = |line: &&Arc<str>| {
+        let before = left;
+        left = left.saturating_sub(line.len());
+        line.len() <= before
+    };
+    let shown: Vec<&Arc<str>> = entries.iter().rev().take_while(fits).collect();
     let _ = write!(out, "\nhistory ({} of {} entries, oldest first): [", shown.len(), entries.len());
     for (index, text) in shown.iter().rev().enumerate() {
         if index > 0 {

@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use super::call::{self, Call, Frame};
-use super::host::{self, CallHost, DryHost};
+use super::host::{CallHost, DryHost};
 use crate::adapter::{self, Profile};
 use crate::cancel::CancelToken;
 use crate::contract::delegation::Acceptance;
@@ -394,6 +394,7 @@ impl<'a> Attempts<'a> {
             })
             .collect();
         let context = CallHost::new(self.frame).attempt.snapshot();
+        let history: Vec<_> = call.agent.remembered().iter().map(|entry| entry.line().clone()).collect();
         let Prompt { system, user } = prompt::build(&PromptInput {
             role: call.agent.role(),
             method: &call.method,
@@ -407,7 +408,7 @@ impl<'a> Attempts<'a> {
                 failure_policy: None,
             },
             context: &context,
-            history: &host::history(call.agent),
+            history: &history,
             tools: &settings.tool_docs,
         });
         Prompt { system: scrubbed(system), user: scrubbed(user) }

@@ -11,10 +11,8 @@ use parking_lot::{Mutex, RwLock};
 use super::call::{self, Frame};
 use super::dispatch::{Dispatch, dispatch};
 use super::runtime_context::{Attempt, Base};
-use super::{Agent, UseError};
+use super::{Agent, UseError, history};
 use crate::cancel::CancelToken;
-use crate::ids::CallId;
-use crate::log::record::CallRecord;
 use crate::outcome::Outcome;
 use crate::program::{AgentRef, Host, HostError};
 use crate::runtime::Runtime;
@@ -380,56 +378,17 @@ impl Host for DryHost<'_> {
     fn print(&self, _line: &str) {}
 }
 
-/// Bytes of JSON up to which `history` shows a value itself rather than a reference.
-const INLINE_BYTES: usize = 512;
-
-/// Earlier results, oldest first: `{method, args, kwargs, ok, value | content, error_type, error_message}`.
-pub(super) fn history(agent: &Agent) -> Vec<Value> {
-    agent.history().iter().map(|record| history_entry(record)).collect()
-}
-
-fn history_entry(record: &CallRecord) -> Value {
-    let mut entry = Map::new();
-    entry.insert("method".into(), (&*record.method).into());
-    put_bounded(&mut entry, "args", record, || Value::List(record.args.to_vec()));
-    put_bounded(&mut entry, "kwargs", record, || Value::Map((*record.kwargs).clone()));
-    entry.insert("ok".into(), record.outcome.ok().into());
-    match record.outcome.error() {
-        None => put_bounded(&mut entry, "value", record, || record.outcome.value().clone()),
-        Some(error) => {
-            entry.insert("error_type".into(), error.error_type.as_str().into());
-            entry.insert("error_message".into(), error.message.as_str().into());
-        }
-    }
-    Value::Map(entry)
-}
-
-/// Small values stand in the entry; of large ones only the reference, as `<name>_ref`, that `content` takes.
-fn put_bounded(entry: &mut Map, name: &str, record: &CallRecord, value: impl FnOnce() -> Value) {
-    let value = value();
-    if value.to_json().len() <= INLINE_BYTES {
-        entry.insert(name.to_owned(), value);
-    } else {
-        entry.insert(format!("{name}_ref"), format!("{}/{name}", record.call_id()).into());
-    }
+fn history(agent: &Agent) -> Vec<Value> {
+    agent.remembered().iter().map(|entry| entry.value().clone()).collect()
 }
 
 /// The value behind a reference of `history`.
 fn content(agent: &Agent, reference: &str) -> Result<Value, HostError> {
-    let unknown = || {
+    history::content(&agent.remembered(), reference).ok_or_else(|| {
         HostError::Refused(format!(
             "no content {reference:?}: references come from `history` and live as long as its entries"
         ))
-    };
-    let (id, name) = reference.split_once('/').ok_or_else(unknown)?;
-    let id = CallId::parse(id).ok_or_else(unknown)?;
-    let record = agent.history().into_iter().find(|record| record.call_id() == id).ok_or_else(unknown)?;
-    match name {
-        "args" => Ok(Value::List(record.args.to_vec())),
-        "kwargs" => Ok(Value::Map((*record.kwargs).clone())),
-        "value" => Ok(record.outcome.value().clone()),
-        _ => Err(unknown()),
-    }
+    })
 }
 
 fn now() -> i64 {

@@ -3,7 +3,7 @@
 //!
 //! An agent never decides how a run goes on and never talks to a model itself.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ use crate::value::{Map, Value};
 mod attempts;
 mod call;
 pub mod dispatch;
+mod history;
 mod host;
 pub mod runtime_context;
 
@@ -28,9 +29,8 @@ pub use host::ScriptHost;
 pub use runtime_context::RuntimeContext;
 
 use dispatch::{Dispatch, NameError, dispatch};
+use history::{History, Remembered};
 
-/// Ended calls that an agent remembers for `history` and `content`.
-const HISTORY: usize = 16;
 /// Delegates that an agent keeps for `tool(name)`.
 const DELEGATES: usize = 64;
 
@@ -53,7 +53,7 @@ struct Inner {
 
 #[derive(Default)]
 struct Memory {
-    history: VecDeque<Arc<CallRecord>>,
+    history: History,
     delegates: BTreeMap<Arc<str>, Agent>,
 }
 
@@ -219,15 +219,17 @@ impl Agent {
 
     /// The last ended calls, oldest first.
     pub fn history(&self) -> Vec<Arc<CallRecord>> {
-        self.0.memory.lock().history.iter().cloned().collect()
+        self.remembered().iter().map(|entry| entry.record.clone()).collect()
+    }
+
+    fn remembered(&self) -> Vec<Arc<Remembered>> {
+        self.0.memory.lock().history.entries()
     }
 
     fn record(&self, record: Arc<CallRecord>) {
-        let mut memory = self.0.memory.lock();
-        if memory.history.len() == HISTORY {
-            memory.history.pop_front();
-        }
-        memory.history.push_back(record);
+        let oldest = self.0.memory.lock().history.push(record);
+        // Freed outside the lock: a record may hold large values.
+        drop(oldest);
     }
 
     /// Whether two handles are the same agent.

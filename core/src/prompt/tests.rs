@@ -59,7 +59,7 @@ fn a_contract_reads_like_this() {
     let (kwargs, context, tools) = Default::default();
     let schema = Value::from_json(r#"{"type":"object","required":["total"]}"#).unwrap();
     let policy = Value::from_json(r#"{"on_error":"fallback","fallback_role":"clerk"}"#).unwrap();
-    let history = [Value::from_json(r#"{"method":"sum","ref":"c1","value":3}"#).unwrap()];
+    let history = [history_line(&Value::from_json(r#"{"method":"sum","ref":"c1","value":3}"#).unwrap()).into()];
     let input = PromptInput {
         history: &history,
         contract: PromptContract {
@@ -183,8 +183,9 @@ fn state_is_bounded_whatever_it_holds() {
     for _ in 0..1_000 {
         deep = Value::List(vec![deep]);
     }
-    let history: Vec<Value> = (0..1_000)
+    let history: Vec<Arc<str>> = (0..1_000)
         .map(|number| Value::Map(huge.iter().take(number % 7).map(|(k, v)| (k.clone(), v.clone())).collect()))
+        .map(|entry| history_line(&entry).into())
         .collect();
     let args = [Value::from("y".repeat(1 << 20)), deep, Value::Map(huge.clone())];
     let input = PromptInput { args: &args, history: &history, ..empty_input(&huge, &huge, &tools) };

@@ -105,10 +105,14 @@ impl Executor for LuaExecutor {
             return Err(CompileError { message: "the source contains a NUL byte".to_owned(), line: None });
         }
         // The original first: messages must speak about what the model wrote.
-        compiler().compile(code).map_err(|error| compile_error(&error))?;
+        let plain = compiler().compile(code).map_err(|error| compile_error(&error))?;
         let rewritten = iterate::rewrite(code)
             .map_err(|(line, what)| CompileError { message: format!("line {line}: {what}"), line: Some(line) })?;
-        let bytecode = compiler().compile(&rewritten.code).map_err(|error| compile_error(&error))?;
+        let bytecode = if rewritten.code == code {
+            plain
+        } else {
+            compiler().compile(&rewritten.code).map_err(|error| compile_error(&error))?
+        };
         Ok(Program {
             language: Language::Lua,
             code: code.into(),
