@@ -14,10 +14,11 @@ use cadenza_core::provider::{ModelSpec, Scripted};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::{LogOption, Options, Reuse};
 use cadenza_core::value::{Map, Value};
+use mimalloc::MiMalloc;
 
 /// As in the products that are measured.
 #[global_allocator]
-static ALLOCATOR: MeteredAllocator = MeteredAllocator;
+static ALLOCATOR: MeteredAllocator<MiMalloc> = MeteredAllocator(MiMalloc);
 
 const BATCHES: usize = 41;
 
@@ -26,15 +27,15 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => tables(),
         ["http-floor", url, requests, delay] => http_floor(url, requests.parse().expect("a count"), delay),
-        ["profile", language, reuse, calls] => profile(language, reuse, calls.parse().expect("a count")),
-        _ => panic!("usage: cadenza-bench [http-floor URL COUNT DELAY_MS | profile lua|rhai auto|off CALLS]"),
+        ["profile", language, reuse, log, calls] => profile(language, reuse, log, calls.parse().expect("a count")),
+        _ => panic!("usage: cadenza-bench [http-floor URL COUNT DELAY_MS | profile LANGUAGE auto|off log|- CALLS]"),
     }
 }
 
 /// One kind of call again and again, for a profiler to look at.
-fn profile(language: &str, reuse: &str, calls: usize) {
+fn profile(language: &str, reuse: &str, log: &str, calls: usize) {
     let reuse = if reuse == "off" { Reuse::Off } else { Reuse::Auto };
-    let agent = agent(Language::from_name(language).expect("lua or rhai"), false, reuse);
+    let agent = agent(Language::from_name(language).expect("lua or rhai"), log == "log", reuse);
     (0..calls).for_each(|_| add(&agent));
 }
 
@@ -183,7 +184,7 @@ fn growth(table: &mut Table) {
 fn idle_agent_bytes() -> f64 {
     const AGENTS: usize = 20_000;
     let runtime = runtime(Language::Lua, false, Reuse::Auto);
-    let before = heap_bytes();
+    let before = MeteredAllocator::held();
     let agents: Vec<_> = (0..AGENTS)
         .map(|number| {
             let agent = runtime.agent("calculator", Options::default()).expect("no options to refuse");
@@ -191,16 +192,9 @@ fn idle_agent_bytes() -> f64 {
             agent
         })
         .collect();
-    let used = heap_bytes() - before;
+    let used = MeteredAllocator::held() - before;
     black_box(&agents);
     used as f64 / AGENTS as f64
-}
-
-/// Bytes that the allocator has handed out.
-fn heap_bytes() -> usize {
-    // SAFETY: mallinfo2 reads the allocator's own counters and takes no pointers.
-    let info = unsafe { libc::mallinfo2() };
-    info.uordblks + info.hblkhd
 }
 
 /// CPU time of this thread in microseconds.

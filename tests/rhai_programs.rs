@@ -15,7 +15,7 @@ use cadenza_core::value::{Map, Value};
 use parking_lot::Mutex;
 
 #[global_allocator]
-static ALLOCATOR: MeteredAllocator = MeteredAllocator;
+static ALLOCATOR: MeteredAllocator = MeteredAllocator(std::alloc::System);
 
 /// A host that remembers what it was asked. Agents answer by echoing; `boom` panics, `stop` stops, `nest` runs a
 /// program on the same thread.

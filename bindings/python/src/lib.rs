@@ -4,6 +4,7 @@
 //! here: values, the GIL, signals, event loops, fork.
 
 use cadenza_core::program::rhai::MeteredAllocator;
+use mimalloc::MiMalloc;
 use pyo3::prelude::*;
 
 mod agent;
@@ -24,9 +25,9 @@ mod surface;
 mod tools;
 mod workers;
 
-/// Bounds the memory of Rhai programs. Serves this extension alone, not the interpreter around it.
+/// Bounds the memory of Rhai programs, over an allocator that is quick at freeing what another thread allocated. Serves this extension alone, not the interpreter around it.
 #[global_allocator]
-static ALLOCATOR: MeteredAllocator = MeteredAllocator;
+static ALLOCATOR: MeteredAllocator<MiMalloc> = MeteredAllocator(MiMalloc);
 
 /// What happens in a forked child before anything else.
 #[pyfunction]

@@ -9,9 +9,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -26,6 +26,11 @@ pub use encode::{line, masked};
 
 /// Lines that may wait for the writer.
 const QUEUE: usize = 8_192;
+/// How long the writer rests after a line before it looks for more. While it rests, nobody pays for waking it: sending a
+/// record then costs a fifth.
+const REST: Duration = Duration::from_millis(1);
+/// Rests without a line after which the writer sleeps until one comes.
+const RESTS: u32 = 20;
 /// How long `flush` waits for a stuck disk.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -60,12 +65,19 @@ pub struct BackgroundLog {
 /// The queue of one process and the thread behind it.
 struct Writer {
     generation: u64,
-    sender: Arc<SyncSender<Job>>,
+    queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// What a writer thread takes its work from.
+struct Queue {
+    sender: SyncSender<Job>,
+    /// The thread; none when it could not be started.
+    writer: Option<Thread>,
+}
+
 /// Every queue in use and the process it belongs to, for [`flush_all`].
-static QUEUES: Mutex<Vec<(u64, Weak<SyncSender<Job>>)>> = Mutex::new(Vec::new());
+static QUEUES: Mutex<Vec<(u64, Weak<Queue>)>> = Mutex::new(Vec::new());
 
 impl BackgroundLog {
     /// Appends JSON lines to a file, made with its folders when missing. An unwritable path costs lines, not calls.
@@ -109,12 +121,12 @@ impl BackgroundLog {
     }
 
     /// The queue of this process.
-    fn queue(&self) -> Arc<SyncSender<Job>> {
+    fn queue(&self) -> Arc<Queue> {
         let generation = fork::generation();
         {
             let writer = self.writer.read();
             if writer.generation == generation {
-                return writer.sender.clone();
+                return writer.queue.clone();
             }
         }
         let mut writer = self.writer.write();
@@ -123,7 +135,7 @@ impl BackgroundLog {
             // Its thread is not in this process, and may have held a lock of the queue when it was copied.
             std::mem::forget(parents);
         }
-        writer.sender.clone()
+        writer.queue.clone()
     }
 }
 
@@ -135,12 +147,13 @@ impl Writer {
             .name("cadenza-log".into())
             .spawn(move || write_jobs(&receiver, emit, &dropped))
             .ok();
-        let sender = Arc::new(sender);
+        let writer = thread.as_ref().map(|thread| thread.thread().clone());
+        let queue = Arc::new(Queue { sender, writer });
         let generation = fork::generation();
         let mut queues = QUEUES.lock();
         queues.retain(|(made_in, queue)| *made_in == generation && queue.strong_count() > 0);
-        queues.push((generation, Arc::downgrade(&sender)));
-        Self { generation, sender, thread }
+        queues.push((generation, Arc::downgrade(&queue)));
+        Self { generation, queue, thread }
     }
 }
 
@@ -148,22 +161,23 @@ impl Writer {
 pub fn flush_all() {
     let generation = fork::generation();
     let ours = |(made_in, queue): &(u64, Weak<_>)| (*made_in == generation).then(|| queue.upgrade()).flatten();
-    let queues: Vec<Arc<SyncSender<Job>>> = QUEUES.lock().iter().filter_map(ours).collect();
+    let queues: Vec<Arc<Queue>> = QUEUES.lock().iter().filter_map(ours).collect();
     queues.iter().for_each(|queue| flush(queue));
 }
 
-fn flush(queue: &SyncSender<Job>) {
+fn flush(queue: &Queue) {
     let deadline = Instant::now() + FLUSH_TIMEOUT;
     let (done, flushed) = sync_channel(1);
     let mut job = Job::Flush(done);
     // A full queue in front of a stuck disk must not hold the caller for ever.
-    while let Err(TrySendError::Full(refused)) = queue.try_send(job) {
+    while let Err(TrySendError::Full(refused)) = queue.sender.try_send(job) {
         if Instant::now() >= deadline {
             return;
         }
         job = refused;
         std::thread::sleep(Duration::from_millis(1));
     }
+    queue.wake();
     match flushed.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         Ok(()) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
     }
@@ -189,7 +203,7 @@ fn to_file(path: Arc<Path>) -> Emit {
 }
 
 fn write_jobs(receiver: &Receiver<Job>, mut emit: Emit, dropped: &AtomicU64) {
-    while let Ok(job) = receiver.recv() {
+    while let Some(job) = next(receiver) {
         match job {
             Job::Record(record) => {
                 // A sink of the host may panic; the writer must live on.
@@ -203,6 +217,18 @@ fn write_jobs(receiver: &Receiver<Job>, mut emit: Emit, dropped: &AtomicU64) {
     }
 }
 
+/// The next job: looked for now and then for a while, then waited for. `None` when nobody can send one any more.
+fn next(receiver: &Receiver<Job>) -> Option<Job> {
+    for _ in 0..RESTS {
+        match receiver.try_recv() {
+            Ok(job) => return Some(job),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => std::thread::park_timeout(REST),
+        }
+    }
+    receiver.recv().ok()
+}
+
 fn open(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
@@ -214,9 +240,18 @@ fn open(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
+impl Queue {
+    /// Ends the writer's rest.
+    fn wake(&self) {
+        if let Some(writer) = &self.writer {
+            writer.unpark();
+        }
+    }
+}
+
 impl LogSink for BackgroundLog {
     fn write(&self, record: &Arc<CallRecord>) {
-        match self.queue().try_send(Job::Record(record.clone())) {
+        match self.queue().sender.try_send(Job::Record(record.clone())) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -243,13 +278,16 @@ impl Drop for BackgroundLog {
     fn drop(&mut self) {
         let writer = self.writer.get_mut();
         let Some(thread) = writer.thread.take() else { return };
+        let nobody = Arc::new(Queue { sender: sync_channel(1).0, writer: None });
+        let queue = std::mem::replace(&mut writer.queue, nobody);
         if writer.generation != fork::generation() {
             // The thread is the parent's; see `queue`.
-            std::mem::forget((std::mem::replace(&mut writer.sender, Arc::new(sync_channel(1).0)), thread));
+            std::mem::forget((queue, thread));
             return;
         }
         // The thread ends when the last sender is gone and the queue is empty; a panic in it was counted already.
-        writer.sender = Arc::new(sync_channel(1).0);
+        drop(queue);
+        thread.thread().unpark();
         if thread.thread().id() != std::thread::current().id() {
             drop(thread.join());
         }
