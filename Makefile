@@ -58,6 +58,7 @@ conform:  ## every scenario for every host runtime and both program languages
 
 bench: setup  ## medians and ratios to a floor, in one run
 	cargo build --release -p cadenza-benches
+	cargo build --release -p cadenza-core --example wire_server
 	$(PY) -m maturin build --release --quiet --out target-wheels
 	$(PY) -m pip install --quiet --force-reinstall --no-deps target-wheels/*.whl
 	$(CARGO_TARGET_DIR)/release/cadenza-bench

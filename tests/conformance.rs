@@ -110,7 +110,7 @@ scenarios:
     for surface in
         [&RustSurface as &dyn Surface, &ScriptSurface::new(Language::Lua), &ScriptSurface::new(Language::Rhai)]
     {
-        let report = conform::run(&[path.clone()], None, surface, Language::Lua).unwrap();
+        let report = conform::run(std::slice::from_ref(&path), None, surface, Language::Lua).unwrap();
         let found: Vec<_> = report
             .results
             .iter()

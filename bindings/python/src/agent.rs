@@ -63,7 +63,7 @@ impl PyAgent {
         runtime: Option<&Bound<'_, PyRuntime>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let plain = class.is(&class.py().get_type::<Self>());
+        let plain = class.is(class.py().get_type::<Self>());
         Handle::make(class.py(), role, runtime, options, plain).map(|handle| Self { handle })
     }
 
@@ -77,7 +77,7 @@ impl PyAgent {
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = class.py();
-        if class.is(&py.get_type::<Self>()) {
+        if class.is(py.get_type::<Self>()) {
             let handle = Handle::make(py, &utf8(role)?, runtime, options, true)?;
             return Self::wrap(py, handle).map(Bound::into_any);
         }

@@ -71,7 +71,7 @@ impl PyAsyncAgent {
         runtime: Option<&Bound<'_, PyRuntime>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let plain = class.is(&class.py().get_type::<Self>());
+        let plain = class.is(class.py().get_type::<Self>());
         Handle::make(class.py(), role, runtime, options, plain).map(|handle| Self { handle })
     }
 
@@ -85,7 +85,7 @@ impl PyAsyncAgent {
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = class.py();
-        if class.is(&py.get_type::<Self>()) {
+        if class.is(py.get_type::<Self>()) {
             let handle = Handle::make(py, &utf8(role)?, runtime, options, true)?;
             return Self::wrap(py, handle).map(Bound::into_any);
         }

@@ -68,11 +68,11 @@ fn model(value: &Bound<'_, PyAny>) -> PyResult<ModelSpec> {
 
 /// A value that has no data form may still belong to an unknown option, and that is the more helpful error.
 fn option_value(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Value> {
-    to_value(value, &format!("option {name:?}")).or_else(|error| {
+    to_value(value, &format!("option {name:?}")).map_err(|error| {
         let probe = Map::from([(name.to_owned(), Value::Null)]);
         match Options::from_map(&probe) {
-            Err(unknown @ OptionError::Unknown { .. }) => Err(option_error(value.py(), &unknown)),
-            Ok(_) | Err(_) => Err(error),
+            Err(unknown @ OptionError::Unknown { .. }) => option_error(value.py(), &unknown),
+            Ok(_) | Err(_) => error,
         }
     })
 }
