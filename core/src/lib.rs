@@ -19,5 +19,6 @@ pub mod program;
 pub mod prompt;
 pub mod provider;
 pub mod runtime;
+pub mod store;
 pub mod tools;
 pub mod value;

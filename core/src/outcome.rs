@@ -403,6 +403,28 @@ impl ProgramSource {
     }
 }
 
+/// When a call counts as acknowledged (product.md section 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// On the disk: survives a killed process and a power cut. The default of agents with a name.
+    Strict,
+    /// At once, and on the disk within milliseconds, together with others. The default of agents without a name.
+    Batch,
+    /// Never on the disk: without a store.
+    Memory,
+}
+
+impl Durability {
+    /// The published spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Batch => "batch",
+            Self::Memory => "memory",
+        }
+    }
+}
+
 /// How the call went, beside its value. Absent on an outcome that a program made itself and that no call returned yet.
 #[derive(Clone, Debug)]
 pub struct Metadata {
@@ -430,6 +452,8 @@ pub struct Metadata {
     pub language: &'static str,
     /// The program, if one was chosen.
     pub code: Option<Arc<str>>,
+    /// What its acknowledgement promises.
+    pub durability: Durability,
     /// What the library or the provider wants the caller to know.
     pub note: Option<Cow<'static, str>>,
 }
@@ -535,6 +559,7 @@ impl Metadata {
         map.insert("source".into(), self.source.as_str().into());
         map.insert("language".into(), self.language.into());
         map.insert("code".into(), self.code.as_deref().into());
+        map.insert("durability".into(), self.durability.as_str().into());
         if let Some(note) = &self.note {
             map.insert("note".into(), note.as_ref().into());
         }

@@ -30,6 +30,7 @@ use crate::program::{
 use crate::prompt::{self, Prompt, PromptContract, PromptInput};
 use crate::provider::{ModelRequest, Provider, ProviderError, ProviderErrorClass, ToolSpec, secret};
 use crate::runtime::driver::{Ran, Work};
+use crate::store::Change;
 use crate::value::{Map, Value};
 
 /// Bytes of an error message that a caller sees.
@@ -43,6 +44,8 @@ pub(super) enum Start {
     Ask,
     /// Not at all: it was over before the agent's turn came.
     Over,
+    /// Not at all: the store of a named agent failed.
+    Broken(Arc<str>),
 }
 
 /// State of one call's attempts.
@@ -66,6 +69,10 @@ pub(super) struct Attempts<'a> {
     source: ProgramSource,
     note: Option<Cow<'static, str>>,
     success: Option<Success<'a>>,
+    /// What the store is to know beside the ended call.
+    changes: Vec<Change>,
+    /// The attempt whose writes are to become visible.
+    committing: Option<CallHost<'a>>,
 }
 
 /// The attempt that succeeded, before the run has ended.
@@ -93,7 +100,14 @@ impl<'a> Attempts<'a> {
             source: ProgramSource::None,
             note: None,
             success: None,
+            changes: Vec::new(),
+            committing: None,
         }
+    }
+
+    /// What [`Attempts::settle`] decided: changes for the store, and the attempt to commit.
+    pub(super) fn take_changes(&mut self) -> (Vec<Change>, Option<CallHost<'a>>) {
+        (std::mem::take(&mut self.changes), self.committing.take())
     }
 
     /// System and user prompt of the last request; empty when no model was asked.
@@ -101,14 +115,16 @@ impl<'a> Attempts<'a> {
         self.prompt.as_ref().map(|prompt| (prompt.system.to_string(), prompt.user.to_string())).unwrap_or_default()
     }
 
-    /// Turns the ended run into what the caller sees: commits the successful attempt, or forgets all of them.
+    /// Turns the ended run into what the caller sees, and decides what becomes of its attempts.
     pub(super) fn settle(&mut self, ran: &Ran) -> (Outcome, Arc<Metadata>) {
         let (call, ended) = (self.call, &ran.ended);
         let failed = error_type(ended.agent_outcome, ended.reason, ended.goal_status);
         if let Start::Kept(kept) = &self.start {
             // Ctrl-C says nothing about the program.
             if ended.agent_outcome != AgentOutcome::Interrupted {
-                kept.used(self.source == ProgramSource::Reused && failed.is_none());
+                let ok = self.source == ProgramSource::Reused && failed.is_none();
+                kept.used(ok);
+                self.changes.push(Change::Used { program: kept.id, ok });
             }
         }
         let result = match (failed, self.success.take()) {
@@ -139,6 +155,7 @@ impl<'a> Attempts<'a> {
             source: self.source,
             language: call.agent.0.settings.language.as_str(),
             code: self.program.as_ref().map(|program| program.code.clone()),
+            durability: self.frame.journal.durability,
             note: self.note.take(),
         });
         let outcome = Outcome {
@@ -156,13 +173,16 @@ impl<'a> Attempts<'a> {
             Returned::Value(value) => value,
             Returned::Outcome(outcome) => outcome.result?,
         };
-        success.host.commit();
+        self.committing = Some(success.host);
         let keep = self.source == ProgramSource::Generated || self.source == ProgramSource::Library;
         if let Some(program) = self.program.clone().filter(|_| keep && self.call.reusable()) {
             let call = self.call;
             let model = call.agent.0.settings.model.clone();
             let registry = call.agent.runtime().registry();
-            registry.keep(call.key(), program, model, call.arguments(), &success.reads, success.host_calls);
+            let saved = registry.keep(call.key(), program, model, call.arguments(), &success.reads, success.host_calls);
+            if self.frame.journal.store().is_some() {
+                self.changes.push(Change::Kept { program: Arc::new(saved), run: call.call_id });
+            }
         }
         Ok(value)
     }
@@ -427,9 +447,15 @@ impl Work for Attempts<'_> {
                 self.failed("provider", error.class.as_str(), &error.message);
                 error.message.into()
             })),
+            Start::Broken(message) => Input::PersistenceFailed { message: message.clone() },
             Start::Over if self.call.trace.cancel.is_cancelled() => Input::Cancelled { raw_hash: None },
             Start::Over => Input::TimedOut { raw_hash: None },
         }
+    }
+
+    fn gate(&mut self) -> Result<(), Arc<str>> {
+        let (call, frame) = (self.call, self.frame);
+        frame.journal.begin(|| call.begun(), &frame.contract).map_err(|error| error.to_string().into())
     }
 
     fn ask<'s>(&'s mut self, ask: Box<Ask>) -> Pin<Box<dyn Future<Output = Input> + Send + 's>> {

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::attempts::{Attempts, Start};
 use super::host::{CallHost, DryHost};
+use super::journal::Journal;
+use super::runtime_context::Turn;
 use super::{Agent, dispatch};
 use crate::cancel::CancelToken;
 use crate::contract::delegation::FailurePolicy;
@@ -20,18 +22,21 @@ use crate::contract::factory::{DynamicCall, RunBounds};
 use crate::contract::{ExecutionContract, Millis, Remaining, Tokens};
 use crate::ids::{CallId, TraceId};
 use crate::kernel::Environment;
-use crate::log::record::{CallRecord, DebugFields};
-use crate::outcome::{ErrorType, Metadata, Outcome};
+use crate::log::record::{CallRecord, DebugFields, rfc3339};
+use crate::outcome::{AgentOutcome, Durability, ErrorType, Metadata, Outcome, OutcomeError, Reason};
 use crate::program::registry::{Kept, Key, perturbations};
 use crate::program::{Arguments, Bounds, Executor, Limits, Program, ProgramFailure, Returned};
 use crate::provider::wait;
 use crate::runtime::driver;
 use crate::runtime::options::{Options, Reuse};
+use crate::store::{Change, StoreError};
 use crate::value::{Map, Value};
 
 /// Instructions and time of one dry run: evidence must not cost more than the call it may save.
 const DRY_INSTRUCTIONS: u64 = 100_000;
 const DRY_CPU_TIME: Duration = Duration::from_millis(20);
+/// How often a call that waits for another process looks at its cancel token.
+const TURN_SLICE: Duration = Duration::from_millis(20);
 
 /// What all calls of one flow share; no child escapes it.
 pub(super) struct Trace {
@@ -45,6 +50,7 @@ pub(super) struct Trace {
 
 /// Where a call stands in its flow, and who is called.
 pub(super) struct Frame<'a> {
+    pub(super) call: &'a Call<'a>,
     pub(super) agent: &'a Agent,
     pub(super) trace: &'a Trace,
     /// The attempt whose program made this call.
@@ -58,6 +64,8 @@ pub(super) struct Frame<'a> {
     pub(super) deadline: Instant,
     /// What children must stay within; known once the contract is sealed.
     pub(super) contract: Arc<ExecutionContract>,
+    /// What must be on the disk before something happens.
+    pub(super) journal: Journal<'a>,
 }
 
 /// A call from the host: begins a flow.
@@ -190,11 +198,31 @@ impl<'a> Call<'a> {
         Arguments { args: &self.args, kwargs: &self.kwargs }
     }
 
+    /// Waits for the turn of an agent with a name among all processes. A call within the agent's own call has it already.
+    fn stored_turn(&self) -> Result<Option<Turn<'a>>, StoreError> {
+        let context = self.agent.runtime_context();
+        if context.agent_id().is_none() || self.outer.is_some_and(|outer| outer.within(self.agent)) {
+            return Ok(None);
+        }
+        loop {
+            let slice = self.deadline.min(Instant::now() + TURN_SLICE);
+            match context.turn(slice) {
+                Err(StoreError::TimedOut) if !self.is_over() => {}
+                other => return other,
+            }
+        }
+    }
+
     /// Runs the call to its outcome, and records it. Without its turn it ends as the clock or the cancel token says.
     async fn perform(&self, has_turn: bool) -> Outcome {
         let settings = &self.agent.0.settings;
         let contract = self.contract();
+        let stored_turn = if has_turn { self.stored_turn() } else { Ok(None) };
+        let named = self.agent.runtime_context().agent_id().is_some();
+        let level = if named { Durability::Strict } else { Durability::Batch };
+        let level = settings.durability.unwrap_or(level);
         let frame = Frame {
+            call: self,
             agent: self.agent,
             trace: self.trace,
             outer: self.outer,
@@ -203,10 +231,13 @@ impl<'a> Call<'a> {
             levels: self.levels,
             deadline: self.deadline,
             contract: contract.clone(),
+            journal: Journal::new(settings.store.as_ref(), level, self.call_id, self.deadline),
         };
         let mut environment = settings.environment.clone();
         let start = if !has_turn || self.is_over() {
             Start::Over
+        } else if let Err(error) = &stored_turn {
+            Start::Broken(error.to_string().into())
         } else if let Some(refusal) = self.refusal() {
             environment = Arc::new(Environment { refusal: Some(refusal.into()), ..(*environment).clone() });
             Start::Ask
@@ -215,14 +246,70 @@ impl<'a> Call<'a> {
         };
         let mut attempts = Attempts::new(self, &frame, start);
         let ran = driver::drive(contract, environment, &mut attempts).await;
-        let (mut outcome, metadata) = attempts.settle(&ran);
+        let (mut outcome, mut metadata) = attempts.settle(&ran);
         if let (Err(_), FailurePolicy::Fallback { role }) = (&outcome.result, settings.delegation.failure_policy())
             && !self.is_over()
         {
             outcome.result = self.fall_back(role, &frame).await.result;
         }
-        self.record(&frame, &outcome, metadata, attempts);
+        let mut record = self.record(&frame, &outcome, &metadata, &mut attempts);
+        if let Some(failed) = self.store(&frame, &record, &mut attempts) {
+            (outcome, metadata) = failed;
+            record = self.record(&frame, &outcome, &metadata, &mut attempts);
+        }
+        drop(stored_turn);
+        self.show(record);
         outcome
+    }
+
+    /// Makes the ended call durable, and then its writes visible (P1, P8). What cannot be stored did not happen: then the
+    /// writes are forgotten, and this is the outcome.
+    fn store(
+        &self,
+        frame: &Frame<'_>,
+        record: &Arc<CallRecord>,
+        attempts: &mut Attempts<'_>,
+    ) -> Option<(Outcome, Arc<Metadata>)> {
+        let context = self.agent.runtime_context();
+        let (changes, host) = attempts.take_changes();
+        if frame.journal.store().is_some() {
+            let mut unit = changes;
+            let mut wrote = false;
+            // The writes of a call within the agent's own call belong to the call around it.
+            if let (Some(agent), Some(host)) = (context.agent_id(), host.as_ref().filter(|host| host.attempt.is_outermost())) {
+                let writes = host.attempt.writes();
+                wrote = !writes.is_empty();
+                if wrote {
+                    unit.push(Change::Context { agent, writes });
+                }
+            }
+            unit.push(Change::Ended { record: record.clone(), agent: context.agent_id() });
+            if let Err(error) = frame.journal.write(unit) {
+                let retriable = matches!(error, StoreError::Full { .. } | StoreError::Busy { .. } | StoreError::TimedOut);
+                let mut outcome = record.outcome.clone();
+                let metadata = Metadata {
+                    agent_outcome: AgentOutcome::FailedContractViolation,
+                    reason: Reason::PersistenceFailed,
+                    durability: Durability::Memory,
+                    ..(*record.metadata).clone()
+                };
+                outcome.result = Err(OutcomeError {
+                    error_type: ErrorType::Other("store".to_owned()),
+                    message: format!("the call is undone, for it could not be stored: {error}"),
+                    retriable,
+                });
+                let metadata = Arc::new(metadata);
+                outcome.metadata = Some(metadata.clone());
+                return Some((outcome, metadata));
+            }
+            if wrote {
+                context.wrote();
+            }
+        }
+        if let Some(host) = host {
+            host.commit();
+        }
+        None
     }
 
     /// Why the flow's budgets do not allow this call, if they do not (AC-15).
@@ -284,7 +371,40 @@ impl<'a> Call<'a> {
         }
         let executor = self.agent.runtime().executor(settings.language, settings.isolation)?;
         let mut influences = |program: &Program, input: usize| self.influences(frame, executor, program, input);
-        self.agent.runtime().registry().find(&self.key(), self.arguments(), &mut influences)
+        let registry = self.agent.runtime().registry();
+        let key = self.key();
+        let found = registry.find(&key, self.arguments(), &mut influences);
+        if found.is_some() || !self.adopt_stored(frame, executor, &key) {
+            return found;
+        }
+        registry.find(&key, self.arguments(), &mut influences)
+    }
+
+    /// Takes in the programs that the store has under that key; says whether there were new ones.
+    fn adopt_stored(&self, frame: &Frame<'_>, executor: &dyn Executor, key: &Key) -> bool {
+        let Some(store) = frame.journal.store() else { return false };
+        let saved = match store.programs(Some(key)) {
+            Ok(saved) => saved,
+            Err(error) => {
+                tracing::warn!(%error, "kept programs cannot be read; a model is asked instead");
+                return false;
+            }
+        };
+        let registry = self.agent.runtime().registry();
+        let mut adopted = false;
+        for saved in saved {
+            if registry.knows(key, saved.id()) {
+                continue;
+            }
+            match executor.compile(&saved.code, &self.agent.0.settings.limits) {
+                Ok(program) => {
+                    registry.adopt(&saved, program);
+                    adopted = true;
+                }
+                Err(error) => tracing::warn!(error = %error.message, "a kept program does not compile any more"),
+            }
+        }
+        adopted
     }
 
     pub(super) fn reusable(&self) -> bool {
@@ -369,21 +489,46 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Shows the ended call to the log, the agent's history and the runtime.
-    fn record(&self, frame: &Frame<'_>, outcome: &Outcome, metadata: Arc<Metadata>, attempts: Attempts<'_>) {
+    /// What is known of the call before its end, by the names of the log line.
+    pub(super) fn begun(&self) -> Map {
+        let settings = &self.agent.0.settings;
+        Map::from([
+            ("timestamp".to_owned(), rfc3339(self.timestamp).into()),
+            ("runtime".to_owned(), self.agent.runtime().name().into()),
+            ("role".to_owned(), (&**self.agent.role()).into()),
+            ("model".to_owned(), (&*settings.model).into()),
+            ("method".to_owned(), (&*self.method).into()),
+            ("args".to_owned(), Value::List(self.args.to_vec())),
+            ("kwargs".to_owned(), Value::Map((*self.kwargs).clone())),
+            ("trace_id".to_owned(), self.trace.id.to_string().into()),
+            ("call_id".to_owned(), self.call_id.to_string().into()),
+            ("parent_call_id".to_owned(), self.outer.map(|outer| outer.frame.call_id.to_string()).into()),
+            ("depth".to_owned(), self.depth.into()),
+            ("language".to_owned(), settings.language.as_str().into()),
+        ])
+    }
+
+    /// Everything about the ended call.
+    fn record(
+        &self,
+        frame: &Frame<'_>,
+        outcome: &Outcome,
+        metadata: &Arc<Metadata>,
+        attempts: &mut Attempts<'_>,
+    ) -> Arc<CallRecord> {
         let settings = &self.agent.0.settings;
         let debug = settings.debug.then(|| {
             let (system_prompt, user_prompt) = attempts.prompts();
             Box::new(DebugFields { system_prompt, user_prompt, context: CallHost::new(frame).attempt.snapshot() })
         });
-        let record = Arc::new(CallRecord {
+        Arc::new(CallRecord {
             timestamp: self.timestamp,
             runtime: self.agent.runtime().name(),
             model: settings.model.clone(),
             args: self.args.clone(),
             kwargs: self.kwargs.clone(),
             outcome: outcome.clone(),
-            metadata,
+            metadata: metadata.clone(),
             duration: self.began.elapsed(),
             role: self.agent.role().clone(),
             method: self.method.clone(),
@@ -392,11 +537,16 @@ impl<'a> Call<'a> {
             depth: self.depth,
             tokens_in: attempts.tokens_in,
             tokens_out: attempts.tokens_out,
-            attempt_failures: attempts.failures,
+            attempt_failures: attempts.failures.clone(),
             debug,
             contract: frame.contract.clone(),
             environment: settings.environment.clone(),
-        });
+        })
+    }
+
+    /// Shows the ended call to the log, the agent's history and the runtime.
+    fn show(&self, record: Arc<CallRecord>) {
+        let settings = &self.agent.0.settings;
         if let Some(log) = settings.log.as_ref().filter(|_| settings.logging) {
             log.write(&record);
         }

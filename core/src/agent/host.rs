@@ -18,6 +18,7 @@ use crate::program::{AgentRef, Host, HostError};
 use crate::runtime::Runtime;
 use crate::runtime::options::Options;
 use crate::runtime::wait::block_on_nested;
+use crate::store::StoreError;
 use crate::tools::ToolBounds;
 use crate::value::{Map, Value};
 
@@ -66,6 +67,11 @@ impl<'a> CallHost<'a> {
         for delegate in self.delegates.lock().drain(..) {
             self.frame.agent.keep_delegate(&delegate);
         }
+    }
+
+    /// Whether this is a call of that agent, or lies within one.
+    pub(super) fn within(&self, agent: &Agent) -> bool {
+        self.frame.agent.is(agent) || self.frame.outer.is_some_and(|outer| outer.within(agent))
     }
 
     fn agent(&self, agent: AgentRef) -> Option<Agent> {
@@ -130,6 +136,10 @@ fn unknown_agent() -> HostError {
     HostError::Refused("this agent belongs to another call".to_owned())
 }
 
+fn not_stored(error: StoreError) -> HostError {
+    refused(error.into())
+}
+
 fn refused(error: UseError) -> HostError {
     HostError::Refused(error.to_string())
 }
@@ -145,7 +155,7 @@ impl Host for CallHost<'_> {
     fn context_set(&self, agent: AgentRef, key: &str, value: Value) -> Result<(), HostError> {
         match self.own(agent) {
             Some(attempt) => attempt.set(key, Some(value)),
-            None => self.known(agent)?.runtime_context().set(key, value),
+            None => self.known(agent)?.runtime_context().set(key, value).map_err(not_stored)?,
         }
         Ok(())
     }
@@ -154,7 +164,7 @@ impl Host for CallHost<'_> {
         match self.own(agent) {
             Some(attempt) => attempt.set(key, None),
             None => {
-                self.known(agent)?.runtime_context().remove(key);
+                self.known(agent)?.runtime_context().remove(key).map_err(not_stored)?;
             }
         }
         Ok(())
@@ -246,9 +256,17 @@ impl Host for CallHost<'_> {
             let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
             return Err(HostError::Refused(format!("no tool {name:?}; tools of this agent: {known}")));
         };
-        let trace = self.frame.trace;
+        let (trace, journal) = (self.frame.trace, &self.frame.journal);
+        // Before anything happens out there, it is written down that it will (P1, P5).
+        let begun = journal.begin(|| self.frame.call.begun(), &self.frame.contract);
+        let call_no = begun.and_then(|()| journal.intend(tool.name(), &arguments)).map_err(|error| {
+            HostError::Refused(format!("tool {name} was not called: its intent could not be stored: {error}"))
+        })?;
         let bounds = ToolBounds { deadline: self.frame.deadline, cancel: &trace.cancel };
         let result = tool.call(arguments, &bounds);
+        if let Err(error) = journal.effect(call_no, &result) {
+            return Err(HostError::Refused(format!("tool {name} was called, but its answer could not be stored: {error}")));
+        }
         if self.frame.trace.cancel.is_cancelled() {
             return Err(HostError::Stop);
         }
@@ -442,13 +460,11 @@ impl Host for ScriptHost {
     }
 
     fn context_set(&self, agent: AgentRef, key: &str, value: Value) -> Result<(), HostError> {
-        self.known(agent)?.runtime_context().set(key, value);
-        Ok(())
+        self.known(agent)?.runtime_context().set(key, value).map_err(not_stored)
     }
 
     fn context_remove(&self, agent: AgentRef, key: &str) -> Result<(), HostError> {
-        self.known(agent)?.runtime_context().remove(key);
-        Ok(())
+        self.known(agent)?.runtime_context().remove(key).map(drop).map_err(not_stored)
     }
 
     fn context_keys(&self, agent: AgentRef) -> Vec<String> {
@@ -460,8 +476,7 @@ impl Host for ScriptHost {
     }
 
     fn remember(&self, agent: AgentRef, entries: Map) -> Result<(), HostError> {
-        self.known(agent)?.remember(entries);
-        Ok(())
+        self.known(agent)?.remember(entries).map(drop).map_err(refused)
     }
 
     fn delegate(&self, agent: AgentRef, role: &str, map: Map) -> Result<AgentRef, HostError> {

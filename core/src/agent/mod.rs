@@ -11,11 +11,12 @@ use parking_lot::Mutex;
 
 use crate::cancel::CancelToken;
 use crate::log::record::CallRecord;
-use crate::outcome::Outcome;
+use crate::outcome::{Durability, Outcome};
 use crate::runtime::Runtime;
 use crate::runtime::options::{OptionError, Options};
 use crate::runtime::settings::Settings;
 use crate::runtime::wait::block_on;
+use crate::store::StoreError;
 use crate::value::{Map, Value};
 
 mod attempts;
@@ -23,6 +24,7 @@ mod call;
 pub mod dispatch;
 mod history;
 mod host;
+mod journal;
 pub mod runtime_context;
 
 pub use host::ScriptHost;
@@ -43,6 +45,7 @@ struct Inner {
     runtime: Runtime,
     settings: Arc<Settings>,
     role: Arc<str>,
+    name: Option<Arc<str>>,
     context: RuntimeContext,
     /// Levels of delegation that are left below this agent; -1 when it lies one level too deep.
     levels: i32,
@@ -69,6 +72,21 @@ impl Drop for Inner {
     }
 }
 
+/// The agent of that name as its store has it: what it remembers, and its last calls.
+fn reopen(settings: &Settings, role: &str, name: &str) -> Result<(RuntimeContext, History), UseError> {
+    let Some(store) = &settings.store else {
+        let message = "an agent with a name needs a store to live in: set `store` to a path".to_owned();
+        return Err(OptionError::Invalid { name: "name", message }.into());
+    };
+    if settings.durability == Some(Durability::Memory) {
+        let message = "an agent with a name cannot have the durability \"memory\"".to_owned();
+        return Err(OptionError::Invalid { name: "durability", message }.into());
+    }
+    let state = store.open_agent(&settings.namespace, name, role)?;
+    let history = History::stored(&**store, state.id)?;
+    Ok((RuntimeContext::stored(store.clone(), state), history))
+}
+
 /// Why an agent cannot be made or used: wrong use by the host, refused before any model is asked.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum UseError {
@@ -87,6 +105,9 @@ pub enum UseError {
     /// Values.
     #[error("{0}")]
     Value(String),
+    /// The store of a named agent.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 impl Agent {
@@ -95,17 +116,28 @@ impl Agent {
         Runtime::default_runtime().map_err(UseError::Option)?.agent(role, options)
     }
 
-    pub(crate) fn new(runtime: Runtime, settings: Arc<Settings>, role: &str, levels: i32) -> Result<Self, UseError> {
+    pub(crate) fn new(
+        runtime: Runtime,
+        settings: Arc<Settings>,
+        role: &str,
+        levels: i32,
+        name: Option<&str>,
+    ) -> Result<Self, UseError> {
         if role.trim().is_empty() || role.len() > 1024 {
             return Err(UseError::Role(role.chars().take(40).collect()));
         }
+        let (context, history) = match name {
+            None => (RuntimeContext::default(), History::default()),
+            Some(name) => reopen(&settings, role, name)?,
+        };
         Ok(Self(Arc::new(Inner {
             runtime,
             settings,
             role: role.into(),
-            context: RuntimeContext::default(),
+            name: name.map(Arc::from),
+            context,
             levels,
-            memory: Mutex::default(),
+            memory: Mutex::new(Memory { history, delegates: BTreeMap::new() }),
             gate: tokio::sync::Mutex::new(()),
         })))
     }
@@ -113,6 +145,11 @@ impl Agent {
     /// What the agent is for.
     pub fn role(&self) -> &Arc<str> {
         &self.0.role
+    }
+
+    /// Its name, under which its store keeps it.
+    pub fn name(&self) -> Option<&Arc<str>> {
+        self.0.name.as_ref()
     }
 
     /// What it shares with others.
@@ -126,9 +163,9 @@ impl Agent {
     }
 
     /// Writes entries into the context and returns this agent (AC-2).
-    pub fn remember(&self, entries: Map) -> &Self {
-        self.0.context.extend(entries);
-        self
+    pub fn remember(&self, entries: Map) -> Result<&Self, UseError> {
+        self.0.context.extend(entries)?;
+        Ok(self)
     }
 
     /// A new agent with this one's settings, except where `options` says otherwise (AC-3). One level deeper.
@@ -139,13 +176,14 @@ impl Agent {
     }
 
     /// A delegate or a nested agent, `levels` being what is left at its maker.
-    pub(crate) fn make(&self, role: &str, options: Options, levels: i32) -> Result<Self, UseError> {
+    pub(crate) fn make(&self, role: &str, mut options: Options, levels: i32) -> Result<Self, UseError> {
+        let name = options.name.take();
         let unchanged = options.is_empty() && self.0.settings.shared_with_delegates();
         let own = options.max_delegation_depth;
         let settings = if unchanged { self.0.settings.clone() } else { Arc::new(self.0.settings.with(options)?) };
         let below = (levels - 1).max(-1);
         let levels = own.map_or(below, |own| below.min(i32::try_from(own).unwrap_or(i32::MAX)));
-        Self::new(self.0.runtime.clone(), settings, role, levels)
+        Self::new(self.0.runtime.clone(), settings, role, levels, name.as_deref())
     }
 
     fn keep_delegate(&self, delegate: &Self) {
@@ -175,7 +213,7 @@ impl Agent {
         if !dispatch::is_identifier(key) {
             return Err(NameError::Setter(key.to_owned()).into());
         }
-        self.0.context.set(key, value);
+        self.0.context.set(key, value)?;
         Ok(())
     }
 
@@ -217,9 +255,9 @@ impl Agent {
         }
     }
 
-    /// The last ended calls, oldest first.
+    /// The last ended calls of this process, oldest first.
     pub fn history(&self) -> Vec<Arc<CallRecord>> {
-        self.remembered().iter().map(|entry| entry.record.clone()).collect()
+        self.remembered().iter().filter_map(|entry| entry.record().cloned()).collect()
     }
 
     fn remembered(&self) -> Vec<Arc<Remembered>> {

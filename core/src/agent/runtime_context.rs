@@ -3,31 +3,133 @@
 //! Hosts read and write it directly. A program works through an [`Attempt`]: a write set above the map that becomes
 //! visible as a whole when the attempt succeeds and vanishes when it fails, at the cost of the written keys only.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::outcome::Durability;
+use crate::store::{AgentId, AgentLock, AgentState, Change, Store, StoreError, Writes};
 use crate::value::{Map, Value};
 
-/// The live map of one agent (AC-4.2). All methods are atomic; none blocks longer than a map access.
+/// How long a host's write of a named agent waits for another process and for the disk.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The live map of one agent (AC-4.2). All methods are atomic.
+///
+/// For an agent without a name none blocks longer than a map access, and none fails. For one with a name each read sees
+/// what other processes wrote, and each write is on the disk, in every process's order, before it is visible.
 #[derive(Debug, Default)]
 pub struct RuntimeContext {
     map: RwLock<Map>,
+    durable: Option<Durable>,
+}
+
+/// The stored side of a named agent's context.
+#[derive(Debug)]
+pub(crate) struct Durable {
+    store: Arc<dyn Store>,
+    id: AgentId,
+    /// The version that the map shows.
+    version: AtomicI64,
+    /// Calls of this agent under way in this process: while there is one, this process has the agent's turn.
+    held: AtomicU32,
+}
+
+/// The agent's turn among all processes, for one call.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    durable: &'a Durable,
+    _lock: Box<dyn AgentLock>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.durable.held.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl RuntimeContext {
+    /// The context of a named agent as it was found in its store.
+    pub(crate) fn stored(store: Arc<dyn Store>, state: AgentState) -> Self {
+        let version = AtomicI64::new(state.version);
+        let durable = Durable { store, id: state.id, version, held: AtomicU32::new(0) };
+        Self { map: RwLock::new(state.context), durable: Some(durable) }
+    }
+
+    /// The agent's number, if it has a name.
+    pub(crate) fn agent_id(&self) -> Option<AgentId> {
+        self.durable.as_ref().map(|durable| durable.id)
+    }
+
+    /// Waits for the turn of a named agent among all processes, and sees what they wrote; `None` for one without a name.
+    pub(crate) fn turn(&self, deadline: Instant) -> Result<Option<Turn<'_>>, StoreError> {
+        let Some(durable) = &self.durable else { return Ok(None) };
+        let lock = durable.store.lock_agent(durable.id, deadline)?;
+        durable.held.fetch_add(1, Ordering::AcqRel);
+        let turn = Turn { durable, _lock: lock };
+        self.refresh()?;
+        Ok(Some(turn))
+    }
+
+    /// Notes that the store took writes of this process, made during its turn.
+    pub(crate) fn wrote(&self) {
+        if let Some(durable) = &self.durable {
+            durable.version.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Takes over what other processes wrote.
+    fn refresh(&self) -> Result<(), StoreError> {
+        let Some(durable) = &self.durable else { return Ok(()) };
+        if let Some(state) = durable.store.changed_agent(durable.id, durable.version.load(Ordering::Acquire))? {
+            let mut map = self.map.write();
+            *map = state.context;
+            durable.version.store(state.version, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Makes writes durable, where the agent has a name, and then visible.
+    fn write(&self, writes: Writes) -> Result<(), StoreError> {
+        let turn = match &self.durable {
+            Some(durable) if durable.held.load(Ordering::Acquire) == 0 => self.turn(Instant::now() + WRITE_TIMEOUT)?,
+            Some(_) | None => None,
+        };
+        if let Some(durable) = &self.durable {
+            let unit = vec![Change::Context { agent: durable.id, writes: writes.clone() }];
+            durable.store.write(unit, Durability::Strict, Some(Instant::now() + WRITE_TIMEOUT))?;
+            self.wrote();
+        }
+        apply(&mut self.map.write(), writes);
+        drop(turn);
+        Ok(())
+    }
+
+    /// The map as other processes left it. A store that cannot be read costs freshness, not the read.
+    fn fresh(&self) -> parking_lot::RwLockReadGuard<'_, Map> {
+        if let Err(error) = self.refresh() {
+            tracing::warn!(%error, "the context of a named agent may be out of date");
+        }
+        self.map.read()
+    }
+
     /// The value under `key`.
     pub fn get(&self, key: &str) -> Option<Value> {
-        self.map.read().get(key).cloned()
+        self.fresh().get(key).cloned()
     }
 
     /// Whether `key` is present.
     pub fn contains(&self, key: &str) -> bool {
-        self.map.read().contains_key(key)
+        self.fresh().contains_key(key)
     }
 
     /// Writes one key.
-    pub fn set(&self, key: &str, value: Value) {
+    pub fn set(&self, key: &str, value: Value) -> Result<(), StoreError> {
+        if self.durable.is_some() {
+            return self.write(Writes::from([(key.to_owned(), Some(value))]));
+        }
         let mut map = self.map.write();
         match map.get_mut(key) {
             Some(slot) => *slot = value,
@@ -35,41 +137,50 @@ impl RuntimeContext {
                 map.insert(key.to_owned(), value);
             }
         }
+        Ok(())
     }
 
     /// Writes several keys at once.
-    pub fn extend(&self, entries: Map) {
-        self.map.write().extend(entries);
+    pub fn extend(&self, entries: Map) -> Result<(), StoreError> {
+        self.write(entries.into_iter().map(|(key, value)| (key, Some(value))).collect())
     }
 
     /// Removes one key and returns what it held.
-    pub fn remove(&self, key: &str) -> Option<Value> {
-        self.map.write().remove(key)
+    pub fn remove(&self, key: &str) -> Result<Option<Value>, StoreError> {
+        if self.durable.is_none() {
+            return Ok(self.map.write().remove(key));
+        }
+        let held = self.get(key);
+        if held.is_some() {
+            self.write(Writes::from([(key.to_owned(), None)]))?;
+        }
+        Ok(held)
     }
 
     /// Removes every key.
-    pub fn clear(&self) {
-        self.map.write().clear();
+    pub fn clear(&self) -> Result<(), StoreError> {
+        let keys = self.keys();
+        self.write(keys.into_iter().map(|key| (key, None)).collect())
     }
 
     /// All keys, in order.
     pub fn keys(&self) -> Vec<String> {
-        self.map.read().keys().cloned().collect()
+        self.fresh().keys().cloned().collect()
     }
 
     /// Number of keys.
     pub fn len(&self) -> usize {
-        self.map.read().len()
+        self.fresh().len()
     }
 
     /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
-        self.map.read().is_empty()
+        self.fresh().is_empty()
     }
 
     /// A copy of the whole map, for logs and prompts.
     pub fn snapshot(&self) -> Map {
-        self.map.read().clone()
+        self.fresh().clone()
     }
 }
 
@@ -86,12 +197,12 @@ pub(crate) enum Base<'a> {
 pub(crate) struct Attempt<'a> {
     base: Base<'a>,
     /// `None` marks a removed key.
-    writes: Mutex<BTreeMap<String, Option<Value>>>,
+    writes: Mutex<Writes>,
 }
 
 impl<'a> Attempt<'a> {
     pub(crate) fn new(base: Base<'a>) -> Self {
-        Self { base, writes: Mutex::new(BTreeMap::new()) }
+        Self { base, writes: Mutex::default() }
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<Value> {
@@ -99,7 +210,7 @@ impl<'a> Attempt<'a> {
             return written.clone();
         }
         match self.base {
-            Base::Live(context) => context.get(key),
+            Base::Live(context) => context.map.read().get(key).cloned(),
             Base::Outer(attempt) => attempt.get(key),
         }
     }
@@ -110,7 +221,7 @@ impl<'a> Attempt<'a> {
 
     pub(crate) fn keys(&self) -> Vec<String> {
         let mut keys = match self.base {
-            Base::Live(context) => context.keys(),
+            Base::Live(context) => context.map.read().keys().cloned().collect(),
             Base::Outer(attempt) => attempt.keys(),
         };
         for (key, written) in &*self.writes.lock() {
@@ -127,7 +238,7 @@ impl<'a> Attempt<'a> {
 
     pub(crate) fn snapshot(&self) -> Map {
         let mut map = match self.base {
-            Base::Live(context) => context.snapshot(),
+            Base::Live(context) => context.map.read().clone(),
             Base::Outer(attempt) => attempt.snapshot(),
         };
         apply(&mut map, self.writes.lock().clone());
@@ -135,8 +246,13 @@ impl<'a> Attempt<'a> {
     }
 
     /// The write set so far, as data: an observable of a dry run.
-    pub(crate) fn writes(&self) -> BTreeMap<String, Option<Value>> {
+    pub(crate) fn writes(&self) -> Writes {
         self.writes.lock().clone()
+    }
+
+    /// Whether the writes go to the agent's own map, and not to an attempt around this one.
+    pub(crate) fn is_outermost(&self) -> bool {
+        matches!(self.base, Base::Live(_))
     }
 
     /// Makes every write visible in the base, all at once.
@@ -152,7 +268,7 @@ impl<'a> Attempt<'a> {
     }
 }
 
-fn apply(map: &mut Map, writes: BTreeMap<String, Option<Value>>) {
+fn apply(map: &mut Map, writes: Writes) {
     for (key, written) in writes {
         match written {
             Some(value) => {
@@ -172,8 +288,8 @@ mod tests {
     #[test]
     fn attempts_show_their_writes_only_after_commit() {
         let context = RuntimeContext::default();
-        context.set("kept", 1.into());
-        context.set("gone", 2.into());
+        context.set("kept", 1.into()).unwrap();
+        context.set("gone", 2.into()).unwrap();
         let attempt = Attempt::new(Base::Live(&context));
         attempt.set("new", Some(3.into()));
         attempt.set("gone", None);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Environment;
 use super::replay::{ReplayError, Replayed, replay};
-use super::transcript::{Chain, Entry, Transcript};
+use super::transcript::{Chain, Entry, EntryHashes, Header, Transcript};
 use super::verify::{Divergence, verify};
 use crate::canonical::{self, Sink, Writer};
 use crate::contract::{ExecutionContract, Millis};
@@ -102,6 +102,30 @@ impl StoredEntry {
         Self::from_value(Value::from_json(text)?)
     }
 
+    /// The entry that [`Chain::store_parts`] took apart.
+    pub fn from_parts(
+        value: Value,
+        header: &Header,
+        previous: Digest,
+        hashes: &EntryHashes,
+    ) -> Result<Self, StoredError> {
+        let Value::Map(mut map) = value else { return Err(StoredError::Field("entry")) };
+        Ok(Self {
+            action: canonical::decode(map.remove("action").ok_or(StoredError::Field("action"))?),
+            result: canonical::decode(map.remove("result").ok_or(StoredError::Field("result"))?),
+            state: text_of(&map, "state")?,
+            action_hash: hashes.action,
+            result_hash: hashes.result,
+            previous,
+            hash: hashes.chain,
+            contract_hash: header.contract_hash,
+            adapter_version: header.adapter_version.clone(),
+            model_profile_id: header.model_profile_id.clone(),
+            model_fingerprint: header.model_fingerprint.clone(),
+            at: millis_of(&map, "at_ms")?,
+        })
+    }
+
     /// Reads one entry back from parsed JSON.
     pub fn from_value(value: Value) -> Result<Self, StoredError> {
         let Value::Map(mut map) = value else { return Err(StoredError::Field("entry")) };
@@ -117,12 +141,7 @@ impl StoredEntry {
             adapter_version: text_of(&map, "adapter_version")?,
             model_profile_id: text_of(&map, "model_profile_id")?,
             model_fingerprint: text_of(&map, "model_fingerprint")?,
-            at: map
-                .get("at_ms")
-                .and_then(Value::as_int)
-                .and_then(|at| u64::try_from(at).ok())
-                .map(Millis)
-                .ok_or(StoredError::Field("at_ms"))?,
+            at: millis_of(&map, "at_ms")?,
         };
         Ok(entry)
     }
@@ -134,6 +153,11 @@ fn text_of(map: &Map, name: &'static str) -> Result<Arc<str>, StoredError> {
 
 fn digest_of(map: &Map, name: &'static str) -> Result<Digest, StoredError> {
     map.get(name).and_then(Value::as_str).and_then(Digest::parse).ok_or(StoredError::Field(name))
+}
+
+fn millis_of(map: &Map, name: &'static str) -> Result<Millis, StoredError> {
+    let number = map.get(name).and_then(Value::as_int).and_then(|number| u64::try_from(number).ok());
+    number.map(Millis).ok_or(StoredError::Field(name))
 }
 
 impl Chain<'_> {
@@ -156,6 +180,18 @@ impl Chain<'_> {
             model_fingerprint: header.model_fingerprint.clone(),
             at: entry.at,
         }
+    }
+
+    /// Takes the next entry in and appends to `out`, as one JSON object, what is its own: `action`, `at_ms`, `result`,
+    /// `state`. With the header and the returned hashes, [`StoredEntry::from_parts`] makes it whole again.
+    pub fn store_parts(&mut self, entry: &Entry, out: &mut String) -> EntryHashes {
+        Writer::new(out as &mut dyn Sink).map(|map| {
+            entry.write_action(map.field("action"));
+            map.field("at_ms").uint(entry.at.0);
+            entry.write_result(map.field("result"));
+            map.field("state").str(entry.state.as_str());
+        });
+        self.push(entry)
     }
 
     /// Takes the next entry in and appends it to `out` as one JSON object: [`StoredEntry::to_json`] without the detour.

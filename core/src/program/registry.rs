@@ -90,12 +90,57 @@ struct InputEvidence {
     influence: AtomicU8,
 }
 
+/// A kept program as plain data: what a store keeps of it.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    /// Under what it is kept.
+    pub key: Key,
+    /// Its text.
+    pub code: Arc<str>,
+    /// The model that wrote it.
+    pub model: Arc<str>,
+    /// 1 for the first program under its key.
+    pub version: u32,
+    /// What is known about each input: whether it was read, and the digest of its value in the run that made the program.
+    pub inputs: Vec<(bool, Digest)>,
+    /// See [`Kept`].
+    pub probeable: bool,
+    /// Times it ran again.
+    pub uses: u64,
+    /// Times it failed when run again.
+    pub failures: u64,
+    /// Failures since it last did well.
+    pub failures_in_a_row: u32,
+}
+
+impl Saved {
+    /// Names this program under this key for ever.
+    pub fn id(&self) -> Digest {
+        program_id(&self.key, &self.code)
+    }
+}
+
+fn program_id(key: &Key, code: &str) -> Digest {
+    let Key { namespace, role, method, contract, shape, language, interface } = key;
+    canonical::hash_with(|out| {
+        out.list(|list| {
+            for text in ["program/1", namespace, role, method, shape, language.as_str(), code] {
+                list.item().str(text);
+            }
+            list.item().digest(contract);
+            list.item().uint(u64::from(*interface));
+        });
+    })
+}
+
 /// `influence` counts failed probes from zero; this marks a successful one.
 const PROVEN: u8 = u8::MAX;
 
 /// A kept program with its evidence and counters.
 #[derive(Debug)]
 pub struct Kept {
+    /// Names it under its key for ever.
+    pub id: Digest,
     /// The program.
     pub program: Program,
     /// It as arguments of `execute_program`, made once: the recorded decision of every run that reuses it.
@@ -113,6 +158,30 @@ pub struct Kept {
 }
 
 impl Kept {
+    fn new(saved: &Saved, program: Program) -> Self {
+        let arguments = Map::from([
+            ("code".to_owned(), (&*program.code).into()),
+            ("language".to_owned(), program.language.as_str().into()),
+        ]);
+        let inputs = saved.inputs.iter().map(|(read, digest)| InputEvidence {
+            read: *read,
+            digest: *digest,
+            influence: AtomicU8::new(0),
+        });
+        Self {
+            id: saved.id(),
+            program,
+            arguments: Arc::new(arguments),
+            model: saved.model.clone(),
+            version: saved.version,
+            inputs: inputs.collect(),
+            probeable: saved.probeable,
+            uses: AtomicU64::new(saved.uses),
+            failures: AtomicU64::new(saved.failures),
+            failures_in_a_row: AtomicU32::new(saved.failures_in_a_row),
+        }
+    }
+
     /// Times it ran again.
     pub fn uses(&self) -> u64 {
         self.uses.load(Ordering::Relaxed)
@@ -185,6 +254,21 @@ struct State {
     order: VecDeque<Key>,
 }
 
+impl State {
+    /// The slot of a key; a new one may push out the oldest.
+    fn slot(&mut self, key: &Key) -> &mut Slot {
+        if !self.slots.contains_key(key) {
+            if self.slots.len() >= MAX_KEYS
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.slots.remove(&oldest);
+            }
+            self.order.push_back(key.clone());
+        }
+        self.slots.entry(key.clone()).or_default()
+    }
+}
+
 #[derive(Debug, Default)]
 struct Slot {
     /// Newest first.
@@ -209,7 +293,7 @@ impl Registry {
         rest.into_iter().find(|kept| !kept.quarantined() && kept.fits(arguments, influences))
     }
 
-    /// Keeps a program that succeeded, with what it read of the arguments it ran with.
+    /// Keeps a program that succeeded, with what it read of the arguments it ran with. Returns it as data.
     pub fn keep(
         &self,
         key: Key,
@@ -218,46 +302,51 @@ impl Registry {
         arguments: Arguments<'_>,
         reads: &Reads,
         host_calls: u32,
-    ) {
-        let positional = arguments.args.iter().enumerate().map(|(index, value)| InputEvidence {
-            read: reads.all_args || reads.args.contains(&index),
-            digest: canonical::hash(value),
-            influence: AtomicU8::new(0),
-        });
-        let named = arguments.kwargs.iter().map(|(name, value)| InputEvidence {
-            read: reads.all_kwargs || reads.kwargs.contains(name),
-            digest: canonical::hash(value),
-            influence: AtomicU8::new(0),
-        });
-        let inputs = positional.chain(named).collect();
-        let mut state = self.state.write();
-        if !state.slots.contains_key(&key) {
-            if state.slots.len() >= MAX_KEYS
-                && let Some(oldest) = state.order.pop_front()
-            {
-                state.slots.remove(&oldest);
-            }
-            state.order.push_back(key.clone());
-        }
-        let slot = state.slots.entry(key).or_default();
-        slot.versions += 1;
-        let arguments = Map::from([
-            ("code".to_owned(), (&*program.code).into()),
-            ("language".to_owned(), program.language.as_str().into()),
-        ]);
-        let kept = Kept {
-            program,
-            arguments: Arc::new(arguments),
+    ) -> Saved {
+        let positional = arguments
+            .args
+            .iter()
+            .enumerate()
+            .map(|(index, value)| (reads.all_args || reads.args.contains(&index), canonical::hash(value)));
+        let named = arguments
+            .kwargs
+            .iter()
+            .map(|(name, value)| (reads.all_kwargs || reads.kwargs.contains(name), canonical::hash(value)));
+        let mut saved = Saved {
+            key,
+            code: program.code.clone(),
             model,
-            version: slot.versions,
-            inputs,
+            version: 1,
+            inputs: positional.chain(named).collect(),
             probeable: host_calls == 0,
-            uses: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-            failures_in_a_row: AtomicU32::new(0),
+            uses: 0,
+            failures: 0,
+            failures_in_a_row: 0,
         };
-        slot.variants.insert(0, Arc::new(kept));
+        let mut state = self.state.write();
+        let slot = state.slot(&saved.key);
+        slot.versions += 1;
+        saved.version = slot.versions;
+        slot.variants.insert(0, Arc::new(Kept::new(&saved, program)));
         slot.variants.truncate(MAX_VARIANTS);
+        saved
+    }
+
+    /// Takes in a program that a store kept, behind those that are here already.
+    pub fn adopt(&self, saved: &Saved, program: Program) {
+        let mut state = self.state.write();
+        let slot = state.slot(&saved.key);
+        slot.versions = slot.versions.max(saved.version);
+        let kept = Kept::new(saved, program);
+        if slot.variants.len() < MAX_VARIANTS && slot.variants.iter().all(|known| known.id != kept.id) {
+            slot.variants.push(Arc::new(kept));
+        }
+    }
+
+    /// Whether a program with that id is here.
+    pub fn knows(&self, key: &Key, id: Digest) -> bool {
+        let state = self.state.read();
+        state.slots.get(key).is_some_and(|slot| slot.variants.iter().any(|kept| kept.id == id))
     }
 
     /// Every kept program, or those of one role, ordered by role, method and version.

@@ -21,6 +21,9 @@ pub(crate) trait Work: Send {
     /// Readiness of the provider, or a kept program that makes it unnecessary.
     fn probe(&mut self) -> Input;
 
+    /// Writes down what has happened so far, before something happens that cannot be taken back (P1).
+    fn gate(&mut self) -> Result<(), Arc<str>>;
+
     /// One inference.
     fn ask<'s>(&'s mut self, ask: Box<Ask>) -> Pin<Box<dyn Future<Output = Input> + Send + 's>>;
 
@@ -44,7 +47,10 @@ pub(crate) async fn drive(contract: Arc<ExecutionContract>, environment: Arc<Env
         transcript.extend(std::mem::take(&mut step.entries));
         let input = match step.command {
             Command::Probe => work.probe(),
-            Command::Infer(ask) => work.ask(ask).await,
+            Command::Infer(ask) => match work.gate() {
+                Ok(()) => work.ask(ask).await,
+                Err(message) => Input::PersistenceFailed { message },
+            },
             Command::Execute(call) => work.execute(call),
             Command::Finish(ended) => return Ran { ended, transcript: Arc::new(transcript) },
         };

@@ -12,7 +12,8 @@ use crate::ids::CallId;
 use crate::log::record::CallRecord;
 use crate::program::registry::{Listed, Registry};
 use crate::program::{Executor, Isolation, Language};
-use crate::value::Map;
+use crate::store::{CallQuery, Store, StoreError};
+use crate::value::{Map, Value};
 
 pub mod config;
 pub(crate) mod driver;
@@ -96,6 +97,7 @@ impl Runtime {
 
     /// A new agent with this runtime's settings and `options` over them (AC-1).
     pub fn agent(&self, role: &str, mut options: Options) -> Result<Agent, UseError> {
+        let name = options.name.take();
         let settings = if options.is_empty() {
             self.0.settings.clone()
         } else {
@@ -103,7 +105,7 @@ impl Runtime {
             Arc::new(self.0.settings.with(options)?)
         };
         let levels = i32::try_from(settings.max_delegation_depth).unwrap_or(i32::MAX);
-        Agent::new(self.clone(), settings, role, levels)
+        Agent::new(self.clone(), settings, role, levels, name.as_deref())
     }
 
     /// The host's runtime name.
@@ -152,8 +154,39 @@ impl Runtime {
             .max_by_key(|listed| listed.kept.version)
     }
 
-    /// Waits, within a bound, until the log is out.
+    /// Where things outlive the process; `None` when everything is in memory.
+    pub fn store(&self) -> Option<&Arc<dyn Store>> {
+        self.0.settings.store.as_ref()
+    }
+
+    /// Ended calls as data, oldest first, at most `limit`: from the store if there is one, else the last ones of this
+    /// runtime. Keys are those of a log line.
+    pub fn call_maps(&self, limit: usize) -> Result<Vec<Map>, StoreError> {
+        let Some(store) = self.store() else {
+            let calls = self.calls();
+            return Ok(calls[calls.len().saturating_sub(limit)..].iter().map(|record| record.to_map()).collect());
+        };
+        let calls = store.calls(&CallQuery { limit, ..CallQuery::default() })?;
+        Ok(calls.into_iter().rev().map(|call| call.record).collect())
+    }
+
+    /// One ended call as data, with its tool calls as `effects` when it comes from the store.
+    pub fn call_map(&self, id: CallId) -> Result<Option<Map>, StoreError> {
+        let Some(store) = self.store() else { return Ok(self.call(id).map(|record| record.to_map())) };
+        Ok(store.call(id)?.map(|mut call| {
+            let effects = call.effects.into_iter().map(Value::Map).collect();
+            call.record.insert("effects".into(), Value::List(effects));
+            call.record
+        }))
+    }
+
+    /// Waits, within a bound, until the log and the store are out.
     pub fn flush(&self) {
+        if let Some(store) = self.store()
+            && let Err(error) = store.sync()
+        {
+            tracing::warn!(%error, "the store could not be flushed");
+        }
         if let Some(log) = &self.0.settings.log {
             log.flush();
         }

@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use crate::contract::delegation::{self, ContractFieldError, ContractSource, DelegationContract};
 use crate::log::LogSink;
+use crate::outcome::Durability;
 use crate::program::{Isolation, Language};
 use crate::provider::{ModelSpec, Output, Secret};
+use crate::store::Store;
 use crate::tools::Tool;
 use crate::value::{Map, Value};
 
@@ -26,6 +28,17 @@ pub enum LogOption {
     Path(PathBuf),
     /// A sink that the host made.
     Sink(Arc<dyn LogSink>),
+}
+
+/// Where things outlive the process.
+#[derive(Clone, Debug)]
+pub enum StoreOption {
+    /// Nowhere.
+    Memory,
+    /// In a SQLite file.
+    Path(PathBuf),
+    /// In a store that the host made.
+    Store(Arc<dyn Store>),
 }
 
 /// Whether kept programs run again (product.md section 8).
@@ -89,6 +102,12 @@ pub struct Options {
     pub namespace: Option<Arc<str>>,
     /// `logging`: false switches the log off for this agent (scenario files).
     pub logging: Option<bool>,
+    /// `store`.
+    pub store: Option<StoreOption>,
+    /// `durability`.
+    pub durability: Option<Durability>,
+    /// `name`: of this agent alone, never inherited.
+    pub name: Option<String>,
 }
 
 /// Why an option is refused. The message says what to write instead.
@@ -193,6 +212,9 @@ impl Options {
             reuse,
             namespace,
             logging,
+            store,
+            durability,
+            name,
         } = self;
         model.is_none()
             && base_url.is_none()
@@ -218,6 +240,9 @@ impl Options {
             && reuse.is_none()
             && namespace.is_none()
             && logging.is_none()
+            && store.is_none()
+            && durability.is_none()
+            && name.is_none()
     }
 
     /// Reads options from a map of plain data. `model` objects, `tools` and `log` callables have no data form: a
@@ -329,26 +354,23 @@ impl Options {
                     other => return Err(invalid("namespace", "1 to 128 bytes of text", other)),
                 });
             }
-            "store" if value.as_str() == Some(":memory:") || *value == Value::Null => {}
-            "store" => {
-                return Err(OptionError::NotYet {
-                    name: "store",
-                    message: "runs and programs live in memory; leave it out or write \":memory:\"",
-                });
-            }
-            "durability" if value.as_str() == Some("memory") || *value == Value::Null => {}
+            "store" => self.store = Some(store_option(value)?),
             "durability" => {
-                return Err(OptionError::NotYet {
-                    name: "durability",
-                    message: "runs live in memory; leave it out or write \"memory\"",
-                });
+                self.durability = match value {
+                    Value::Null => None,
+                    other => Some(one_of(
+                        "durability",
+                        other,
+                        &[Durability::Strict, Durability::Batch, Durability::Memory].map(|level| (level.as_str(), level)),
+                    )?),
+                };
             }
-            "name" if *value == Value::Null => {}
             "name" => {
-                return Err(OptionError::NotYet {
-                    name: "name",
-                    message: "named agents need the durable store; leave it out",
-                });
+                self.name = match value {
+                    Value::Null => None,
+                    Value::String(name) if !name.trim().is_empty() && name.len() <= 128 => Some(name.clone()),
+                    other => return Err(invalid("name", "1 to 128 bytes of text", other)),
+                };
             }
             "tier" => {
                 return Err(OptionError::NotYet {
@@ -372,6 +394,19 @@ pub fn nearest(name: &str, names: &[&'static str]) -> Option<&'static str> {
         .filter(|(similarity, _)| *similarity > 0.82)
         .max_by(|left, right| left.0.total_cmp(&right.0))
         .map(|(_, candidate)| candidate)
+}
+
+fn store_option(value: &Value) -> Result<StoreOption, OptionError> {
+    match value {
+        Value::Null => Ok(StoreOption::Memory),
+        Value::String(text) if text == ":memory:" => Ok(StoreOption::Memory),
+        Value::String(text) if text.contains("://") => Err(OptionError::NotYet {
+            name: "store",
+            message: "stores are SQLite files so far; name a path, or write \":memory:\"",
+        }),
+        Value::String(path) if !path.trim().is_empty() => Ok(StoreOption::Path(path.into())),
+        other => Err(invalid("store", "a path or \":memory:\"", other)),
+    }
 }
 
 fn model_spec(value: &Value) -> Result<ModelSpec, OptionError> {
@@ -458,7 +493,10 @@ mod tests {
             (r#"{"max_calls":0}"#, r#"option "max_calls": expected a whole number from 1 to 1000000, got 0"#),
             (r#"{"debug":"yes"}"#, r#"option "debug": expected true or false, got "yes""#),
             (r#"{"provider_timeout_seconds":0}"#, "expected a number of seconds from 0.001 to 86400, got 0"),
-            (r#"{"store":"app.db"}"#, r#"option "store" is not available in this version"#),
+            (r#"{"store":"postgres://x"}"#, r#"option "store" is not available in this version"#),
+            (r#"{"store":5}"#, r#"option "store": expected a path or ":memory:", got 5"#),
+            (r#"{"durability":"sometimes"}"#, r#"expected "strict" or "batch" or "memory", got "sometimes""#),
+            (r#"{"name":" "}"#, r#"option "name": expected 1 to 128 bytes of text"#),
         ] {
             let message = read(json).unwrap_err().to_string();
             assert!(message.contains(expected), "{json}: {message}");

@@ -3,9 +3,10 @@
 //! Both work offline: no provider is asked and no tool runs (EC-RP2).
 
 use crate::ids::{CallId, Digest};
-use crate::kernel::{Divergence, Ended, ReplayError, replay, verify};
+use crate::kernel::{Divergence, Ended, ReplayError, StoredRun, replay, verify};
 use crate::log::record::CallRecord;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, driver};
+use crate::store::StoreError;
 
 /// An intact chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +21,11 @@ pub struct Verified {
 #[derive(Debug, thiserror::Error)]
 pub enum LookBackError {
     /// No such call.
-    #[error("no call {0}: a runtime remembers its last 1,000 calls")]
+    #[error("no call {0}: a runtime without a store remembers its last 1,000 calls")]
     Unknown(CallId),
+    /// The store says so.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The chain is broken.
     #[error("the transcript is not intact: {0}")]
     Broken(#[from] Divergence),
@@ -34,8 +38,14 @@ pub enum LookBackError {
 }
 
 impl Runtime {
-    /// Recomputes the hash chain of an ended call (EC-H1).
+    /// Recomputes the hash chain of an ended call (EC-H1); of a stored one, also that it is what was written (P9).
     pub fn verify(&self, id: CallId) -> Result<Verified, LookBackError> {
+        if let Some(store) = self.store()
+            && let Some(run) = store.run(id)?
+        {
+            store.verify_call(id)?;
+            return Ok(Verified { head: run.head, length: run.length });
+        }
         let record = self.call(id).ok_or(LookBackError::Unknown(id))?;
         let verified = Verified { head: record.metadata.head(), length: record.metadata.length() };
         verify(&record.contract, &record.metadata.transcript.to_stored(), verified.head, verified.length)?;
@@ -44,9 +54,19 @@ impl Runtime {
 
     /// Feeds the recorded inputs of an ended call to a fresh kernel; the end must be the same (EC-RP1).
     pub fn replay(&self, id: CallId) -> Result<Box<Ended>, LookBackError> {
-        let record = self.call(id).ok_or(LookBackError::Unknown(id))?;
-        replay_record(&record)
+        if let Some(record) = self.call(id) {
+            return replay_record(&record);
+        }
+        let stored = self.store().map(|store| store.run(id)).transpose()?.flatten();
+        replay_stored(&stored.ok_or(LookBackError::Unknown(id))?)
     }
+}
+
+/// [`Runtime::replay`] of a stored run.
+pub fn replay_stored(run: &StoredRun) -> Result<Box<Ended>, LookBackError> {
+    let fingerprint = run.entries.first().map_or("", |entry| &*entry.model_fingerprint);
+    let replayed = run.replay(&driver::environment(fingerprint))?;
+    replayed.ended.ok_or(LookBackError::Unfinished)
 }
 
 /// [`Runtime::replay`] of a record at hand.

@@ -1,5 +1,6 @@
 //! Settings: resolved options. Immutable and shared: a delegate without options of its own shares its parent's.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,13 @@ use crate::contract::delegation::DelegationContract;
 use crate::ids::Digest;
 use crate::kernel::Environment;
 use crate::log::{self, BackgroundLog, LogSink};
+use crate::outcome::Durability;
 use crate::program::{Isolation, Language, Limits};
 use crate::prompt::ToolDocs;
 use crate::provider::{self, ModelSettings, ModelSpec, Provider, Resolved};
 use crate::runtime::driver;
-use crate::runtime::options::{LogOption, OptionError, Options, Reuse};
+use crate::runtime::options::{LogOption, OptionError, Options, Reuse, StoreOption};
+use crate::store::Store;
 use crate::tools::ToolSet;
 use crate::value::{Map, Value};
 
@@ -41,6 +44,9 @@ pub struct Settings {
     pub(crate) tool_docs: Arc<ToolDocs>,
     pub(crate) reuse: Reuse,
     pub(crate) namespace: Arc<str>,
+    pub(crate) store: Option<Arc<dyn Store>>,
+    /// What a call promises; `None` leaves it to whether the agent has a name.
+    pub(crate) durability: Option<Durability>,
     /// Delegation contract and tools together: the contract part of the reuse key.
     pub(crate) contract_fingerprint: Digest,
     /// What every run finds around it.
@@ -77,6 +83,8 @@ impl Settings {
             tools,
             reuse: Reuse::Auto,
             namespace: "default".into(),
+            store: None,
+            durability: None,
             root_contract: Mutex::new(None),
         }
     }
@@ -127,6 +135,13 @@ impl Settings {
             tool_docs,
             reuse: options.reuse.unwrap_or(self.reuse),
             namespace: options.namespace.unwrap_or_else(|| self.namespace.clone()),
+            store: match options.store {
+                None => self.store.clone(),
+                Some(StoreOption::Memory) => None,
+                Some(StoreOption::Path(path)) => Some(open_store(&path)?),
+                Some(StoreOption::Store(store)) => Some(store),
+            },
+            durability: options.durability.or(self.durability),
             root_contract: Mutex::new(None),
         })
     }
@@ -143,7 +158,8 @@ impl Settings {
             Reuse::Auto => "auto",
             Reuse::Off => "off",
         };
-        let entries: [(&str, Value); 18] = [
+        let store = self.store.as_ref().map_or_else(|| ":memory:".to_owned(), |store| store.location());
+        let entries: [(&str, Value); 20] = [
             ("model", (&*self.model).into()),
             ("language", self.language.as_str().into()),
             ("log", self.log.is_some().into()),
@@ -162,6 +178,8 @@ impl Settings {
             ("max_tokens", self.max_tokens.map(whole).into()),
             ("reuse", reuse.into()),
             ("namespace", (&*self.namespace).into()),
+            ("store", store.as_str().into()),
+            ("durability", self.durability.map(Durability::as_str).into()),
         ];
         entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
@@ -170,6 +188,19 @@ impl Settings {
     pub(crate) fn shared_with_delegates(&self) -> bool {
         self.delegation.fingerprint() == DelegationContract::default().fingerprint()
     }
+}
+
+#[cfg(feature = "sqlite")]
+fn open_store(path: &Path) -> Result<Arc<dyn Store>, OptionError> {
+    match crate::store::SqliteStore::open(path) {
+        Ok(store) => Ok(store),
+        Err(error) => Err(OptionError::Invalid { name: "store", message: error.to_string() }),
+    }
+}
+
+#[cfg(not(feature = "sqlite"))]
+fn open_store(_path: &Path) -> Result<Arc<dyn Store>, OptionError> {
+    Err(OptionError::NotYet { name: "store", message: "this build has no SQLite (feature `sqlite`)" })
 }
 
 /// The provider that the options name; `None` when they name none.

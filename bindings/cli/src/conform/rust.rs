@@ -59,7 +59,7 @@ impl World for RustWorld {
     }
 
     fn remember(&mut self, target: &str, entries: &Map) -> Result<(), String> {
-        let returned = self.agent(target)?.remember(entries.clone()).clone();
+        let returned = self.agent(target)?.remember(entries.clone()).map_err(|error| error.to_string())?.clone();
         self.returned.insert("remember", Some(returned));
         Ok(())
     }

@@ -1,0 +1,88 @@
+//! The journal of one call: what must be on the disk before something happens that cannot be taken back (P1, P5).
+//!
+//! A call that only runs a kept program has nothing to say before its end, and costs the disk one write. One that asks a
+//! model or calls a tool says first that it has begun: a process that dies then leaves an interrupted call, not a gap.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Instant;
+
+use crate::canonical;
+use crate::contract::ExecutionContract;
+use crate::ids::CallId;
+use crate::outcome::Durability;
+use crate::store::{Began, Change, Intent, Store, StoreError};
+use crate::value::{Map, Value};
+
+/// The journal of one call; without a store it says nothing.
+pub(super) struct Journal<'a> {
+    store: Option<&'a Arc<dyn Store>>,
+    pub(super) durability: Durability,
+    run: CallId,
+    deadline: Instant,
+    began: AtomicBool,
+    tool_calls: AtomicU32,
+}
+
+impl<'a> Journal<'a> {
+    pub(super) fn new(
+        store: Option<&'a Arc<dyn Store>>,
+        durability: Durability,
+        run: CallId,
+        deadline: Instant,
+    ) -> Self {
+        let store = store.filter(|_| durability != Durability::Memory);
+        let durability = if store.is_some() { durability } else { Durability::Memory };
+        Self { store, durability, run, deadline, began: AtomicBool::new(false), tool_calls: AtomicU32::new(0) }
+    }
+
+    /// Where this call is written down.
+    pub(super) fn store(&self) -> Option<&'a Arc<dyn Store>> {
+        self.store
+    }
+
+    /// Takes changes at the level that the call promises.
+    pub(super) fn write(&self, unit: Vec<Change>) -> Result<(), StoreError> {
+        self.store.map_or(Ok(()), |store| store.write(unit, self.durability, Some(self.deadline)))
+    }
+
+    /// Says, once, that the call has begun.
+    pub(super) fn begin(
+        &self,
+        record: impl FnOnce() -> Map,
+        contract: &Arc<ExecutionContract>,
+    ) -> Result<(), StoreError> {
+        if self.store.is_none() || self.began.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let began = Began { run: self.run, record: record(), contract: contract.clone() };
+        self.write(vec![Change::Began(Arc::new(began))])
+    }
+
+    /// Says that a tool is about to run; on the disk when this returns, whatever the call promises. Returns its number.
+    pub(super) fn intend(&self, tool: &Arc<str>, args: &Map) -> Result<u32, StoreError> {
+        let call_no = self.tool_calls.fetch_add(1, Ordering::AcqRel) + 1;
+        if let Some(store) = self.store {
+            let idem_key = canonical::hash_with(|out| {
+                out.list(|list| {
+                    list.item().str("effect/1");
+                    list.item().str(&self.run.to_string());
+                    list.item().uint(u64::from(call_no));
+                    list.item().str(tool);
+                    list.item().value_map(args);
+                });
+            });
+            let intent = Intent { run: self.run, call_no, tool: tool.clone(), args: args.clone(), idem_key };
+            store.write(vec![Change::Intent(Arc::new(intent))], Durability::Strict, Some(self.deadline))?;
+        }
+        Ok(call_no)
+    }
+
+    /// Says what the tool answered.
+    pub(super) fn effect(&self, call_no: u32, result: &Result<Value, String>) -> Result<(), StoreError> {
+        if self.store.is_none() {
+            return Ok(());
+        }
+        self.write(vec![Change::Effect { run: self.run, call_no, result: result.clone() }])
+    }
+}

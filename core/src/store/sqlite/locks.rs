@@ -1,0 +1,144 @@
+//! Locks that die with their process: who is alive, and whose turn it is with a named agent.
+//!
+//! One small file beside the store; each owner and each agent has a byte of it. An open-file-description lock on that byte
+//! is let go by the system when the process ends, however it ends: nobody has to guess from a clock.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, params};
+
+use crate::store::{AgentId, AgentLock, StoreError};
+
+/// Where the bytes of agents begin; owners are below.
+const AGENTS: i64 = 1 << 40;
+/// How often a waiting call looks whether the agent is free.
+const POLL: Duration = Duration::from_micros(500);
+
+/// The file of locks. Dropping it lets go of everything that it holds.
+pub(super) struct Locks {
+    path: PathBuf,
+    /// Holds this owner's byte.
+    file: File,
+}
+
+impl Locks {
+    pub(super) fn open(store: &Path) -> io::Result<Self> {
+        let path = super::beside(store, "-locks");
+        Ok(Self { file: open(&path)?, path })
+    }
+
+    /// Signs this process in.
+    pub(super) fn become_owner(&self, connection: &Connection) -> rusqlite::Result<i64> {
+        connection
+            .execute("INSERT INTO owners(pid, started) VALUES (?1, ?2)", params![std::process::id(), super::writer::now()])?;
+        let owner = connection.last_insert_rowid();
+        if let Err(error) = lock(&self.file, owner) {
+            tracing::warn!(%error, "this process cannot be told from a dead one: its store cannot lock");
+        }
+        Ok(owner)
+    }
+
+    /// Processes that signed in and live no more.
+    pub(super) fn dead_owners(&self, connection: &Connection, own: i64) -> rusqlite::Result<Vec<i64>> {
+        let owners: Vec<i64> = connection
+            .prepare("SELECT owner FROM owners WHERE owner <> ?1")?
+            .query_map([own], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        // A descriptor of its own, for this one's locks would not be in its own way.
+        let Ok(probe) = open(&self.path) else { return Ok(Vec::new()) };
+        Ok(owners.into_iter().filter(|owner| matches!(lock(&probe, *owner), Ok(true))).collect())
+    }
+
+    /// The agent's turn; `None` when `deadline` came first.
+    pub(super) fn lock_agent(&self, agent: AgentId, deadline: Instant) -> io::Result<Option<Held>> {
+        let file = open(&self.path)?;
+        loop {
+            if lock(&file, AGENTS + agent.0)? {
+                return Ok(Some(Held { _file: file }));
+            }
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+/// A held agent.
+#[derive(Debug)]
+pub(super) struct Held {
+    _file: File,
+}
+
+impl AgentLock for Held {}
+
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).read(true).write(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+/// Takes the lock on one byte; false if somebody else has it.
+#[cfg(target_os = "linux")]
+fn lock(file: &File, byte: i64) -> io::Result<bool> {
+    use std::os::fd::AsRawFd;
+
+    // SAFETY: all-zero bytes are a valid `flock`; its fields are integers.
+    let mut wanted: libc::flock = unsafe { std::mem::zeroed() };
+    wanted.l_type = libc::F_WRLCK as i16;
+    wanted.l_whence = libc::SEEK_SET as i16;
+    wanted.l_start = byte;
+    wanted.l_len = 1;
+    // SAFETY: the descriptor is open, and `wanted` lives through the call.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut wanted) };
+    if result == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        Some(_) | None => Err(error),
+    }
+}
+
+/// Without open-file-description locks the whole file is one lock: less at once, but as safe.
+#[cfg(not(target_os = "linux"))]
+fn lock(file: &File, _byte: i64) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(false),
+        Err(std::fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// SQLite's log needs memory that all processes share: a network file system does not have it.
+#[cfg(target_os = "linux")]
+pub(super) fn refuse_network_files(path: &Path) -> Result<(), StoreError> {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+
+    /// NFS, SMB, CIFS, SMB2, AFS, Coda, Ceph.
+    const NETWORK: [i64; 7] =
+        [0x6969, 0x517B, 0xFF53_4D42, 0xFE53_4D42, 0x5346_414F, 0x7375_7245, 0x00C3_6400];
+    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return Ok(()) };
+    // SAFETY: all-zero bytes are a valid `statfs`; `name` is a C string that lives through the call.
+    let (result, kind) = unsafe {
+        let mut found: libc::statfs = std::mem::zeroed();
+        (libc::statfs(name.as_ptr(), &raw mut found), found.f_type)
+    };
+    if result == 0 && NETWORK.contains(&(kind as i64 & 0xFFFF_FFFF)) {
+        let message = "it lies on a network file system, where SQLite is not safe; choose a local path".to_owned();
+        return Err(StoreError::Open { path: path.to_owned(), message });
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn refuse_network_files(_path: &Path) -> Result<(), StoreError> {
+    Ok(())
+}

@@ -1,0 +1,342 @@
+//! The store in one SQLite file: one writer thread with group commit, one connection for short reads, and a few files
+//! beside it (`-wal`, `-shm` of SQLite's own; `-anchors`, `-locks` of ours).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::{
+    AgentId, AgentListed, AgentLock, AgentState, CallQuery, Durability, Store, StoreError, StoredCall, Unit, VerifyReport,
+};
+use crate::fork;
+use crate::ids::CallId;
+use crate::kernel::StoredRun;
+use crate::program::registry::{Key, Saved};
+
+mod anchors;
+mod locks;
+mod read;
+mod row;
+mod schema;
+mod verify;
+mod vfs;
+mod writer;
+
+use writer::{Ack, Job, Last};
+
+/// Units that may wait for the writer; a full queue holds callers up until there is room.
+const QUEUE: usize = 4_096;
+/// How long a connection waits for another process.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a caller without a deadline waits for room in the queue.
+const ROOM: Duration = Duration::from_secs(10);
+
+/// A store in a file. Open it with [`SqliteStore::open`]; everybody in this process who opens the same path shares it.
+pub struct SqliteStore {
+    path: Arc<Path>,
+    attached: RwLock<Attached>,
+}
+
+/// What belongs to one process.
+struct Attached {
+    generation: u64,
+    queue: SyncSender<Job>,
+    writer: Option<JoinHandle<()>>,
+    reader: Arc<Mutex<Connection>>,
+    locks: Arc<locks::Locks>,
+}
+
+impl SqliteStore {
+    /// Opens the store, made with its folder when missing; ends calls that died with their process.
+    pub fn open(path: &Path) -> Result<Arc<Self>, StoreError> {
+        static OPEN: Mutex<BTreeMap<PathBuf, Weak<SqliteStore>>> = Mutex::new(BTreeMap::new());
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let mut open = OPEN.lock();
+        if let Some(store) = open.get(&path).and_then(Weak::upgrade) {
+            return Ok(store);
+        }
+        open.retain(|_, store| store.strong_count() > 0);
+        let attached = RwLock::new(Attached::new(&path)?);
+        let store = Arc::new(Self { path: path.as_path().into(), attached });
+        open.insert(path, Arc::downgrade(&store));
+        Ok(store)
+    }
+
+    /// What belongs to this process: a forked child attaches anew and leaves its parent's connections alone.
+    fn attached<R>(&self, with: impl FnOnce(&Attached) -> R) -> Result<R, StoreError> {
+        let generation = fork::generation();
+        {
+            let attached = self.attached.read();
+            if attached.generation == generation {
+                return Ok(with(&attached));
+            }
+        }
+        let mut attached = self.attached.write();
+        if attached.generation != generation {
+            let parents = std::mem::replace(&mut *attached, Attached::new(&self.path)?);
+            // Closing them here would end the parent's transactions; the memory is the child's own copy.
+            std::mem::forget(parents);
+        }
+        Ok(with(&attached))
+    }
+
+    fn reader(&self) -> Result<Arc<Mutex<Connection>>, StoreError> {
+        self.attached(|attached| attached.reader.clone())
+    }
+
+    /// A short read of what is on the disk, everything queued before it included.
+    fn read<R>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> Result<R, StoreError> {
+        self.sync()?;
+        self.peek(read)
+    }
+
+    /// A short read of what is on the disk.
+    fn peek<R>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> Result<R, StoreError> {
+        let reader = self.reader()?;
+        let connection = reader.lock();
+        read(&connection).map_err(|error| failure(&error, &self.path))
+    }
+
+    /// Hands a job to the writer; waits for room until `deadline`.
+    fn send(&self, mut job: Job, deadline: Option<Instant>) -> Result<(), StoreError> {
+        let (queue, writer) = self.attached(|attached| {
+            (attached.queue.clone(), attached.writer.as_ref().map(|writer| writer.thread().clone()))
+        })?;
+        let waits = matches!(job, Job::Write(_, Some(_)) | Job::Sync(_));
+        let deadline = deadline.unwrap_or_else(|| Instant::now() + ROOM);
+        loop {
+            match queue.try_send(job) {
+                Ok(()) => break,
+                Err(TrySendError::Full(refused)) if Instant::now() < deadline => {
+                    job = refused;
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                Err(TrySendError::Full(_)) => return Err(StoreError::TimedOut),
+                Err(TrySendError::Disconnected(_)) => {
+                    let message = "its writer has stopped".to_owned();
+                    return Err(StoreError::Io { path: self.path.to_path_buf(), message });
+                }
+            }
+        }
+        if waits && let Some(writer) = writer {
+            writer.unpark();
+        }
+        Ok(())
+    }
+}
+
+impl Attached {
+    fn new(path: &Path) -> Result<Self, StoreError> {
+        vfs::use_open_file_locks();
+        make_folder(path)?;
+        let cannot = |message: String| StoreError::Open { path: path.to_owned(), message };
+        let mut connection = connect(path, true)?;
+        schema::prepare(&mut connection, path)?;
+        let failed = |error: rusqlite::Error| failure(&error, path);
+        verify::check_newest_anchor(&connection, path)?;
+        let locks = Arc::new(locks::Locks::open(path).map_err(|error| cannot(error.to_string()))?);
+        let owner = locks.become_owner(&connection).map_err(failed)?;
+        let dead = locks.dead_owners(&connection, owner).map_err(failed)?;
+        let recovered = writer::recover(&mut connection, &dead).map_err(failed)?;
+        if recovered > 0 {
+            tracing::info!(recovered, "calls that died with their process are marked as interrupted");
+        }
+        let last = Last::read(&connection).map_err(failed)?;
+        let mut reader = connect(path, false)?;
+        schema::configure(&mut reader).map_err(failed)?;
+        let (queue, receiver) = sync_channel(QUEUE);
+        let writers_path: Arc<Path> = path.into();
+        let writer = std::thread::Builder::new()
+            .name("cadenza-store".into())
+            .spawn(move || writer::write_jobs(&receiver, connection, &writers_path, owner, last))
+            .map_err(|error| cannot(error.to_string()))?;
+        let reader = Arc::new(Mutex::new(reader));
+        Ok(Self { generation: fork::generation(), queue, writer: Some(writer), reader, locks })
+    }
+}
+
+impl Store for SqliteStore {
+    fn location(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn write(&self, unit: Unit, durability: Durability, deadline: Option<Instant>) -> Result<(), StoreError> {
+        match durability {
+            Durability::Memory => Ok(()),
+            Durability::Batch => self.send(Job::Write(unit, None), deadline),
+            Durability::Strict => {
+                let ack = Arc::new(Ack::default());
+                self.send(Job::Write(unit, Some(ack.clone())), deadline)?;
+                ack.wait(deadline)
+            }
+        }
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        let ack = Arc::new(Ack::default());
+        let deadline = Instant::now() + ROOM;
+        self.send(Job::Sync(ack.clone()), Some(deadline))?;
+        ack.wait(Some(deadline))
+    }
+
+    fn call(&self, id: CallId) -> Result<Option<StoredCall>, StoreError> {
+        self.read(|connection| read::call(connection, id))
+    }
+
+    fn calls(&self, query: &CallQuery) -> Result<Vec<StoredCall>, StoreError> {
+        self.read(|connection| read::calls(connection, query))
+    }
+
+    fn run(&self, id: CallId) -> Result<Option<StoredRun>, StoreError> {
+        self.read(|connection| read::run(connection, id))?.transpose().map_err(|error| StoreError::Corrupt {
+            path: self.path.to_path_buf(),
+            message: format!("the transcript of call {id} cannot be read: {error}"),
+        })
+    }
+
+    fn open_agent(&self, namespace: &str, name: &str, role: &str) -> Result<AgentState, StoreError> {
+        let state = self.read(|connection| read::open_agent(connection, namespace, name, role))?;
+        if state.role == role {
+            return Ok(state);
+        }
+        Err(StoreError::Role { name: name.to_owned(), role: state.role })
+    }
+
+    fn changed_agent(&self, id: AgentId, version: i64) -> Result<Option<AgentState>, StoreError> {
+        self.peek(|connection| read::changed_agent(connection, id, version))
+    }
+
+    fn lock_agent(&self, id: AgentId, deadline: Instant) -> Result<Box<dyn AgentLock>, StoreError> {
+        let locks = self.attached(|attached| attached.locks.clone())?;
+        match locks.lock_agent(id, deadline) {
+            Ok(Some(lock)) => Ok(Box::new(lock)),
+            Ok(None) => Err(StoreError::TimedOut),
+            Err(error) => Err(StoreError::Io { path: self.path.to_path_buf(), message: error.to_string() }),
+        }
+    }
+
+    fn agents(&self) -> Result<Vec<AgentListed>, StoreError> {
+        self.read(read::agents)
+    }
+
+    fn programs(&self, key: Option<&Key>) -> Result<Vec<Saved>, StoreError> {
+        match key {
+            Some(_) => self.peek(|connection| read::programs(connection, key)),
+            None => self.read(|connection| read::programs(connection, key)),
+        }
+    }
+
+    fn verify_call(&self, id: CallId) -> Result<(), StoreError> {
+        self.sync()?;
+        let reader = self.reader()?;
+        verify::call(&reader.lock(), &self.path, id)
+    }
+
+    fn verify(&self) -> Result<VerifyReport, StoreError> {
+        self.sync()?;
+        let reader = self.reader()?;
+        verify::everything(&reader.lock(), &self.path)
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "SqliteStore({})", self.path.display())
+    }
+}
+
+impl Drop for SqliteStore {
+    /// Everything queued is written first.
+    fn drop(&mut self) {
+        let attached = self.attached.get_mut();
+        let Some(writer) = attached.writer.take() else { return };
+        if attached.generation != fork::generation() {
+            let queue = std::mem::replace(&mut attached.queue, sync_channel(1).0);
+            std::mem::forget((queue, writer, attached.reader.clone(), attached.locks.clone()));
+            return;
+        }
+        attached.queue = sync_channel(1).0;
+        writer.thread().unpark();
+        if writer.thread().id() != std::thread::current().id() {
+            drop(writer.join());
+        }
+    }
+}
+
+fn connect(path: &Path, create: bool) -> Result<Connection, StoreError> {
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    if create {
+        flags |= OpenFlags::SQLITE_OPEN_CREATE;
+    }
+    Connection::open_with_flags(path, flags).map_err(|error| failure(&error, path))
+}
+
+/// A folder of its own for a store that has none yet; the file is for its owner alone.
+fn make_folder(path: &Path) -> Result<(), StoreError> {
+    let cannot = |error: std::io::Error, what: &str| StoreError::Open {
+        path: path.to_owned(),
+        message: format!("{what}: {error}"),
+    };
+    if path.is_dir() {
+        let message = "it is a folder; name a file in it".to_owned();
+        return Err(StoreError::Open { path: path.to_owned(), message });
+    }
+    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.create(folder).map_err(|error| cannot(error, "its folder cannot be made"))?;
+    }
+    if !path.exists() {
+        let mut options = std::fs::OpenOptions::new();
+        options.create(true).append(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options.open(path).map_err(|error| cannot(error, "the file cannot be made"))?;
+    }
+    locks::refuse_network_files(path)
+}
+
+/// A file beside the store.
+fn beside(store: &Path, suffix: &str) -> PathBuf {
+    let mut name = store.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Waits for another process: a little, and never as long as the others, so that no herd forms.
+fn patience(attempts: i32) -> bool {
+    let tick = Duration::from_micros(100 + fastrand::u64(0..200));
+    std::thread::sleep(tick);
+    Duration::from_micros(200) * attempts.unsigned_abs() < PATIENCE
+}
+
+/// Whether the error is about the file and not about what was to be written.
+fn is_about_the_file(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() != Some(ErrorCode::ConstraintViolation)
+}
+
+fn failure(error: &rusqlite::Error, path: &Path) -> StoreError {
+    let path = path.to_owned();
+    let message = error.to_string();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => StoreError::Full { path },
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy { path },
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => StoreError::ReadOnly { path, message },
+        Some(ErrorCode::DatabaseCorrupt) => StoreError::Corrupt { path, message },
+        Some(ErrorCode::NotADatabase) => {
+            let message = "it is not a database; choose another path for `store`".to_owned();
+            StoreError::Open { path, message }
+        }
+        Some(ErrorCode::CannotOpen) => StoreError::Open { path, message },
+        Some(_) | None => StoreError::Io { path, message },
+    }
+}

@@ -1,0 +1,238 @@
+//! Short reads: each is one statement or a few, and no cursor outlives its call.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::row::{Sealed, digest, run_bytes, run_id};
+use super::writer::now;
+use crate::contract::ExecutionContract;
+use crate::ids::{CallId, Digest};
+use crate::kernel::{StoredError, StoredRun};
+use crate::program::Language;
+use crate::program::registry::{Key, Saved};
+use crate::store::{AgentId, AgentListed, AgentState, CallQuery, StoredCall};
+use crate::value::{Map, Value};
+
+const CALL: &str = "SELECT gseq, run, record, status,
+  (SELECT code FROM codes WHERE hash = runs.code) FROM runs";
+
+/// One call.
+pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Option<StoredCall>> {
+    let found = connection
+        .prepare_cached(&format!("{CALL} WHERE run = ?1"))?
+        .query_row([run_bytes(id)], stored_call)
+        .optional()?;
+    match found {
+        None => Ok(None),
+        Some(mut call) => {
+            call.effects = effects(connection, id)?;
+            Ok(Some(call))
+        }
+    }
+}
+
+/// Calls, newest first.
+pub(super) fn calls(connection: &Connection, query: &CallQuery) -> rusqlite::Result<Vec<StoredCall>> {
+    let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
+    connection
+        .prepare_cached(&format!(
+            "{CALL} WHERE gseq < ?1 AND (?2 IS NULL OR role = ?2) AND (?3 IS NULL OR method = ?3)
+             AND (?4 IS NULL OR agent = ?4) ORDER BY gseq DESC LIMIT ?5"
+        ))?
+        .query_map(
+            params![
+                query.before.unwrap_or(i64::MAX),
+                query.role,
+                query.method,
+                query.agent.map(|agent| agent.0),
+                limit
+            ],
+            stored_call,
+        )?
+        .collect()
+}
+
+fn stored_call(row: &Row<'_>) -> rusqlite::Result<StoredCall> {
+    let mut record = match Value::from_json(row.get_ref(2)?.as_str()?) {
+        Ok(Value::Map(map)) => map,
+        Ok(_) | Err(_) => Map::new(),
+    };
+    record.insert("call_id".into(), run_id(row.get_ref(1)?.as_blob()?).to_string().into());
+    record.insert("code".into(), row.get::<_, Option<String>>(4)?.as_deref().into());
+    Ok(StoredCall { gseq: row.get(0)?, record, effects: Vec::new() })
+}
+
+fn effects(connection: &Connection, id: CallId) -> rusqlite::Result<Vec<Map>> {
+    let json = |text: Option<String>| text.and_then(|text| Value::from_json(&text).ok()).unwrap_or_default();
+    connection
+        .prepare_cached("SELECT call_no, tool, args, status, result FROM effects WHERE run = ?1 ORDER BY call_no")?
+        .query_map([run_bytes(id)], |row| {
+            Ok(Map::from([
+                ("call_no".to_owned(), Value::Int(row.get(0)?)),
+                ("tool".to_owned(), row.get::<_, String>(1)?.as_str().into()),
+                ("args".to_owned(), json(row.get(2)?)),
+                ("status".to_owned(), row.get::<_, String>(3)?.as_str().into()),
+                ("result".to_owned(), json(row.get(4)?)),
+            ]))
+        })?
+        .collect()
+}
+
+/// A transcript with its contract.
+pub(super) fn run(connection: &Connection, id: CallId) -> rusqlite::Result<Option<Result<StoredRun, StoredError>>> {
+    let sealed = connection
+        .prepare_cached(&format!("SELECT {} FROM runs WHERE run = ?1", Sealed::COLUMNS))?
+        .query_row([run_bytes(id)], |row| Sealed::read(row, 0))
+        .optional()?;
+    let Some(sealed) = sealed else { return Ok(None) };
+    let contract = contract(connection, &sealed.contract)?;
+    Ok(Some(contract.and_then(|contract| sealed.run(contract))))
+}
+
+/// A stored contract.
+pub(super) fn contract(
+    connection: &Connection,
+    hash: &Digest,
+) -> rusqlite::Result<Result<ExecutionContract, StoredError>> {
+    let body: Option<String> = connection
+        .prepare_cached("SELECT body FROM contracts WHERE hash = ?1")?
+        .query_row([hash.0], |row| row.get(0))
+        .optional()?;
+    let contract = body.as_deref().and_then(|body| ExecutionContract::from_json(body).ok());
+    Ok(contract.ok_or(StoredError::Field("contract")))
+}
+
+/// A named agent, made when missing.
+pub(super) fn open_agent(
+    connection: &Connection,
+    namespace: &str,
+    name: &str,
+    role: &str,
+) -> rusqlite::Result<AgentState> {
+    let find = || {
+        connection
+            .prepare_cached("SELECT agent FROM agents WHERE namespace = ?1 AND name = ?2")?
+            .query_row([namespace, name], |row| row.get(0))
+            .optional()
+    };
+    let id = match find()? {
+        Some(id) => id,
+        None => {
+            connection
+                .prepare_cached("INSERT OR IGNORE INTO agents(namespace, name, role, version, created) VALUES (?1, ?2, ?3, 0, ?4)")?
+                .execute(params![namespace, name, role, now()])?;
+            // Another process may have been quicker; either way it is there now.
+            find()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?
+        }
+    };
+    changed_agent(connection, AgentId(id), -1)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
+}
+
+/// What an agent remembers, if it changed since `version`.
+pub(super) fn changed_agent(
+    connection: &Connection,
+    id: AgentId,
+    version: i64,
+) -> rusqlite::Result<Option<AgentState>> {
+    // One statement: version and keys of one moment.
+    let mut statement = connection.prepare_cached(
+        "SELECT role, version, key, value FROM agents LEFT JOIN agent_context USING (agent)
+         WHERE agent = ?1 AND version > ?2",
+    )?;
+    let mut rows = statement.query(params![id.0, version])?;
+    let mut state: Option<AgentState> = None;
+    while let Some(row) = rows.next()? {
+        let state = match &mut state {
+            Some(state) => state,
+            None => state.insert(AgentState { id, role: row.get(0)?, version: row.get(1)?, context: Map::new() }),
+        };
+        if let (Some(key), Some(value)) = (row.get::<_, Option<String>>(2)?, row.get::<_, Option<String>>(3)?) {
+            state.context.insert(key, Value::from_json(&value).unwrap_or_default());
+        }
+    }
+    Ok(state)
+}
+
+/// All named agents.
+pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListed>> {
+    connection
+        .prepare_cached(
+            "SELECT namespace, name, role, version, (SELECT count(*) FROM runs WHERE runs.agent = agents.agent)
+             FROM agents ORDER BY namespace, name",
+        )?
+        .query_map([], |row| {
+            Ok(AgentListed {
+                namespace: row.get(0)?,
+                name: row.get(1)?,
+                role: row.get(2)?,
+                version: row.get(3)?,
+                calls: row.get(4)?,
+            })
+        })?
+        .collect()
+}
+
+const PROGRAM: &str = "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
+  probeable, uses, failures, failures_in_a_row
+  FROM programs JOIN codes ON codes.hash = programs.code";
+
+/// Programs under one key, newest first, or all.
+pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::Result<Vec<Saved>> {
+    let found: Vec<Option<Saved>> = match key {
+        Some(key) => connection
+            .prepare_cached(&format!(
+                "{PROGRAM} WHERE namespace = ?1 AND role = ?2 AND method = ?3 AND contract = ?4 AND shape = ?5
+                 AND programs.language = ?6 AND interface = ?7 ORDER BY created DESC LIMIT 8"
+            ))?
+            .query_map(
+                params![
+                    &*key.namespace,
+                    &*key.role,
+                    &*key.method,
+                    key.contract.0,
+                    key.shape,
+                    key.language.as_str(),
+                    key.interface
+                ],
+                saved,
+            )?
+            .collect::<rusqlite::Result<_>>()?,
+        None => connection
+            .prepare_cached(&format!("{PROGRAM} ORDER BY namespace, role, method, created"))?
+            .query_map([], saved)?
+            .collect::<rusqlite::Result<_>>()?,
+    };
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// `None` for a language that this build does not know.
+fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
+    let Some(language) = Language::from_name(row.get_ref(5)?.as_str()?) else { return Ok(None) };
+    let text = |index: usize| row.get::<_, String>(index).map(|text| text.as_str().into());
+    let inputs = match Value::from_json(row.get_ref(10)?.as_str()?) {
+        Ok(Value::List(inputs)) => inputs,
+        Ok(_) | Err(_) => Vec::new(),
+    };
+    let input = |input: &Value| match input {
+        Value::List(pair) => Some((pair.first()?.as_bool()?, Digest::parse(pair.get(1)?.as_str()?)?)),
+        _ => None,
+    };
+    Ok(Some(Saved {
+        key: Key {
+            namespace: text(0)?,
+            role: text(1)?,
+            method: text(2)?,
+            contract: digest(row.get_ref(3)?.as_blob()?),
+            shape: row.get(4)?,
+            language,
+            interface: row.get(6)?,
+        },
+        code: text(7)?,
+        model: text(8)?,
+        version: row.get(9)?,
+        inputs: inputs.iter().filter_map(input).collect(),
+        probeable: row.get(11)?,
+        uses: row.get::<_, i64>(12)?.unsigned_abs(),
+        failures: row.get::<_, i64>(13)?.unsigned_abs(),
+        failures_in_a_row: row.get(14)?,
+    }))
+}

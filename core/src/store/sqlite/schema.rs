@@ -1,0 +1,102 @@
+//! The tables, and what a file must be to be a store: ours, whole, and not from the future.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use crate::store::StoreError;
+
+/// `CDNZ`: marks a SQLite file as a store.
+const APPLICATION_ID: i32 = 0x4344_4E5A;
+/// The version that this build writes.
+pub(super) const VERSION: i32 = 1;
+
+/// Version 1. Ended runs are appended and never changed: the triggers say so to every program that opens the file.
+const CREATE: &str = "
+CREATE TABLE owners(
+  owner INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER NOT NULL, started INTEGER NOT NULL
+) STRICT;
+CREATE TABLE contracts(hash BLOB PRIMARY KEY, body TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE codes(hash BLOB PRIMARY KEY, language TEXT NOT NULL, code TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE agents(
+  agent INTEGER PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL,
+  version INTEGER NOT NULL, created INTEGER NOT NULL, UNIQUE(namespace, name)
+) STRICT;
+CREATE TABLE agent_context(
+  agent INTEGER NOT NULL REFERENCES agents, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY(agent, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE open_runs(
+  run BLOB PRIMARY KEY, owner INTEGER NOT NULL, record TEXT NOT NULL, contract BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE effects(
+  run BLOB NOT NULL, call_no INTEGER NOT NULL, tool TEXT NOT NULL, args TEXT NOT NULL, idem_key BLOB NOT NULL,
+  status TEXT NOT NULL, result TEXT, PRIMARY KEY(run, call_no)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE runs(
+  gseq INTEGER PRIMARY KEY, run BLOB NOT NULL UNIQUE, agent INTEGER, role TEXT NOT NULL, method TEXT NOT NULL,
+  status TEXT NOT NULL, durability TEXT NOT NULL, contract BLOB NOT NULL, code BLOB, record TEXT NOT NULL,
+  header TEXT NOT NULL, entries TEXT NOT NULL, hashes BLOB NOT NULL, seal BLOB NOT NULL
+) STRICT;
+CREATE INDEX runs_by_method ON runs(role, method);
+CREATE INDEX runs_by_agent ON runs(agent) WHERE agent IS NOT NULL;
+CREATE TRIGGER runs_stay_1 BEFORE UPDATE ON runs BEGIN SELECT RAISE(ABORT, 'ended runs are never changed'); END;
+CREATE TRIGGER runs_stay_2 BEFORE DELETE ON runs BEGIN SELECT RAISE(ABORT, 'ended runs are never deleted'); END;
+CREATE TABLE programs(
+  program BLOB PRIMARY KEY, namespace TEXT NOT NULL, role TEXT NOT NULL, method TEXT NOT NULL, contract BLOB NOT NULL,
+  shape TEXT NOT NULL, language TEXT NOT NULL, interface INTEGER NOT NULL, code BLOB NOT NULL, model TEXT NOT NULL,
+  version INTEGER NOT NULL, inputs TEXT NOT NULL, probeable INTEGER NOT NULL, state TEXT NOT NULL,
+  created_run BLOB, created INTEGER NOT NULL,
+  uses INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, failures_in_a_row INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+CREATE INDEX programs_by_key ON programs(namespace, role, method);
+";
+
+/// Settings of every connection.
+pub(super) fn configure(connection: &mut Connection) -> rusqlite::Result<()> {
+    connection.busy_handler(Some(super::patience))?;
+    connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    connection.pragma_update(None, "cell_size_check", true)?;
+    connection.execute_batch("PRAGMA mmap_size = 0")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(())
+}
+
+/// Makes the file a store if it is empty; refuses what is not ours.
+pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
+    let refused = |error: rusqlite::Error| super::failure(&error, path);
+    configure(connection).map_err(refused)?;
+    let (application, version) = marks(connection).map_err(refused)?;
+    if application != APPLICATION_ID {
+        let tables: i64 = connection
+            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+            .map_err(refused)?;
+        if application != 0 || tables > 0 {
+            return Err(StoreError::Foreign { path: path.to_owned() });
+        }
+    } else if version > VERSION {
+        return Err(StoreError::Future { path: path.to_owned(), version, known: VERSION });
+    }
+    connection.pragma_update(None, "journal_mode", "wal").map_err(refused)?;
+    connection.pragma_update(None, "synchronous", "full").map_err(refused)?;
+    if version < VERSION {
+        let transaction = connection
+            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+            .map_err(refused)?;
+        // Another process may have been quicker.
+        let (_, version) = marks(&transaction).map_err(refused)?;
+        if version < VERSION {
+            transaction.execute_batch(CREATE).map_err(refused)?;
+            transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(refused)?;
+            transaction.pragma_update(None, "user_version", VERSION).map_err(refused)?;
+        }
+        transaction.commit().map_err(refused)?;
+    }
+    Ok(())
+}
+
+fn marks(connection: &Connection) -> rusqlite::Result<(i32, i32)> {
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get(0));
+    Ok((pragma("application_id")?, pragma("user_version")?))
+}

@@ -1,0 +1,248 @@
+//! The durable store: what was acknowledged is there for the next process, and what was changed is found (store.md P1-P12).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use cadenza_core::agent::Agent;
+use cadenza_core::ids::CallId;
+use cadenza_core::message::ModelReply;
+use cadenza_core::outcome::{Durability, Outcome};
+use cadenza_core::provider::{ModelSpec, Scripted};
+use cadenza_core::runtime::Runtime;
+use cadenza_core::runtime::options::{Options, StoreOption};
+use cadenza_core::store::{CallQuery, SqliteStore, Store, StoreError};
+use cadenza_core::value::{Map, Value};
+
+/// A runtime on `path` whose model knows three methods, and a counter of how often it was asked.
+fn runtime(path: &Path) -> (Runtime, Arc<AtomicU32>) {
+    let asked = Arc::new(AtomicU32::new(0));
+    let counter = asked.clone();
+    let model = Scripted::respond(move |request| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Ok(ModelReply::text(match &*request.method {
+            "add" => "return args[1] + args[2]",
+            "increment" => "context.count = (context.count or 0) + 1 return context.count",
+            "fail" => "context.count = 99 error('no')",
+            "earlier" => "return #history",
+            "ask" => "return tools.ring{times = 2}",
+            _ => "return nil",
+        }))
+    });
+    let options = Options {
+        model: Some(ModelSpec::Provider(Arc::new(model))),
+        store: Some(StoreOption::Path(path.to_owned())),
+        ..Options::default()
+    };
+    (Runtime::builder().options(options).build().expect("the options are valid"), asked)
+}
+
+fn named(runtime: &Runtime, name: &str) -> Agent {
+    let options = Options { name: Some(name.to_owned()), ..Options::default() };
+    runtime.agent("counter", options).expect("a good name")
+}
+
+fn call(agent: &Agent, method: &str, args: &[i64]) -> Outcome {
+    agent.call(method, args.iter().map(|number| Value::Int(*number)).collect(), Map::new()).expect("a good name")
+}
+
+fn id(outcome: &Outcome) -> CallId {
+    outcome.metadata.as_ref().expect("every call has metadata").call_id
+}
+
+fn store(path: &Path) -> Arc<SqliteStore> {
+    SqliteStore::open(path).expect("a store")
+}
+
+#[test]
+fn kc_calls_programs_and_transcripts_outlive_their_runtime() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("deep/er/app.db");
+    let (first, asked) = runtime(&path);
+    let calc = first.agent("calculator", Options::default()).unwrap();
+    let outcome = call(&calc, "add", &[2, 3]);
+    assert_eq!(outcome.value(), &Value::Int(5));
+    assert_eq!(outcome.metadata.as_ref().unwrap().durability, Durability::Batch);
+    assert_eq!(call(&calc, "add", &[4, 5]).value(), &Value::Int(9));
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    drop((calc, first));
+
+    let (second, asked) = runtime(&path);
+    let calc = second.agent("calculator", Options::default()).unwrap();
+    let again = call(&calc, "add", &[7, 8]);
+    assert_eq!(again.value(), &Value::Int(15));
+    assert_eq!(asked.load(Ordering::SeqCst), 0, "the kept program of the first process is reused, no model is asked");
+    let calls = second.call_maps(10).unwrap();
+    assert_eq!(calls.len(), 3);
+    assert_eq!(calls[0]["value"], Value::Int(5));
+    assert_eq!(calls[0]["code"].as_str(), Some("return args[1] + args[2]"));
+    for record in &calls {
+        let id = CallId::parse(record["call_id"].as_str().unwrap()).unwrap();
+        assert_eq!(second.verify(id).unwrap().head.to_hex(), record["transcript_head"].as_str().unwrap());
+        let ended = second.replay(id).unwrap();
+        assert_eq!(ended.value.as_deref(), Some(&record["value"]));
+    }
+    let report = store(&path).verify().unwrap();
+    assert_eq!(report.calls, 3);
+    let saved = store(&path).programs(None).unwrap();
+    assert_eq!((saved.len(), saved[0].uses), (1, 2), "reuses of both processes are counted");
+}
+
+#[test]
+fn a_named_agent_lives_on_with_context_history_and_content() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let (first, _) = runtime(&path);
+    let agent = named(&first, "tally");
+    agent.set("label", "mine".into()).unwrap();
+    let outcome = call(&agent, "increment", &[]);
+    assert_eq!(outcome.metadata.as_ref().unwrap().durability, Durability::Strict);
+    assert!(!call(&agent, "fail", &[]).ok());
+    drop((agent, first));
+
+    let (second, _) = runtime(&path);
+    let agent = named(&second, "tally");
+    assert_eq!(agent.runtime_context().get("count"), Some(1.into()), "a failed call leaves no trace");
+    assert_eq!(agent.runtime_context().get("label"), Some("mine".into()));
+    assert_eq!(call(&agent, "increment", &[]).value(), &Value::Int(2));
+    assert_eq!(call(&agent, "earlier", &[]).value(), &Value::Int(3), "history reaches back into the first process");
+    let listed = store(&path).agents().unwrap();
+    assert_eq!((&*listed[0].name, &*listed[0].role, listed[0].calls), ("tally", "counter", 4));
+    agent.runtime_context().remove("label").unwrap();
+    agent.runtime_context().clear().unwrap();
+    drop((agent, second));
+    let (third, _) = runtime(&path);
+    assert!(named(&third, "tally").runtime_context().is_empty());
+    let wrong = third.agent("calculator", Options { name: Some("tally".into()), ..Options::default() });
+    assert!(wrong.unwrap_err().to_string().contains("has the role \"counter\" already"));
+}
+
+#[test]
+fn two_handles_of_one_named_agent_lose_no_update() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let (runtime, _) = runtime(&path);
+    let handles: Vec<Agent> = (0..4).map(|_| named(&runtime, "shared")).collect();
+    std::thread::scope(|scope| {
+        for handle in &handles {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    let outcome = call(handle, "increment", &[]);
+                    assert!(outcome.ok(), "{:?}", outcome.error());
+                }
+            });
+        }
+    });
+    assert_eq!(handles[0].runtime_context().get("count"), Some(100.into()));
+    store(&path).verify().unwrap();
+}
+
+#[test]
+fn memory_keeps_nothing_and_names_need_a_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let (runtime, _) = runtime(&path);
+    let quiet = runtime.agent("calculator", Options { durability: Some(Durability::Memory), ..Options::default() });
+    let outcome = call(&quiet.unwrap(), "add", &[1, 2]);
+    assert_eq!(outcome.metadata.as_ref().unwrap().durability, Durability::Memory);
+    assert!(runtime.call_maps(10).unwrap().is_empty());
+    let bare = Options { name: Some("x".into()), store: Some(StoreOption::Memory), ..Options::default() };
+    assert!(runtime.agent("calculator", bare).unwrap_err().to_string().contains("needs a store"));
+}
+
+/// Every single-byte change of a stored call is found, and the call is named.
+#[test]
+fn tampering_with_one_byte_is_found_and_located() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let (runtime, _) = runtime(&path);
+    let calc = runtime.agent("calculator", Options::default()).unwrap();
+    let ids: Vec<CallId> = (0..3).map(|number| id(&call(&calc, "add", &[number, 1]))).collect();
+    runtime.flush();
+    let store = store(&path);
+    store.verify().unwrap();
+    let foreign = rusqlite::Connection::open(&path).unwrap();
+    // The triggers stop an honest program, not an attacker.
+    foreign.execute("UPDATE runs SET role = 'x'", []).unwrap_err();
+    foreign.execute_batch("DROP TRIGGER runs_stay_1; DROP TRIGGER runs_stay_2;").unwrap();
+    let key = ids[1].0.to_be_bytes();
+    for column in ["record", "header", "entries", "hashes", "contract", "code", "seal", "role", "method", "status"] {
+        let original: rusqlite::types::Value =
+            foreign.query_row(&format!("SELECT {column} FROM runs WHERE run = ?1"), [key], |row| row.get(0)).unwrap();
+        let update = format!("UPDATE runs SET {column} = ?2 WHERE run = ?1");
+        let (bytes, text) = match &original {
+            rusqlite::types::Value::Text(text) => (text.clone().into_bytes(), true),
+            rusqlite::types::Value::Blob(bytes) => (bytes.clone(), false),
+            other => panic!("{column} is {other:?}"),
+        };
+        for index in (0..bytes.len()).step_by(1 + bytes.len() / 200) {
+            let mut changed = bytes.clone();
+            changed[index] = if changed[index] == b'7' { b'8' } else { b'7' };
+            let changed = if text {
+                rusqlite::types::Value::Text(String::from_utf8(changed).unwrap())
+            } else {
+                rusqlite::types::Value::Blob(changed)
+            };
+            foreign.execute(&update, rusqlite::params![key, changed]).unwrap();
+            let found = store.verify_call(ids[1]).unwrap_err();
+            assert!(matches!(&found, StoreError::Tampered { place: 2, .. }), "{column} byte {index}: {found}");
+            assert!(matches!(store.verify(), Err(StoreError::Tampered { place: 2, .. })), "{column} byte {index}");
+        }
+        foreign.execute(&update, rusqlite::params![key, original]).unwrap();
+    }
+    store.verify().unwrap();
+    // A call in the middle, and then the last one, is taken away.
+    foreign.execute("DELETE FROM runs WHERE gseq = 2", []).unwrap();
+    assert!(matches!(store.verify(), Err(StoreError::Tampered { place: 2, .. })));
+}
+
+#[test]
+fn a_store_that_was_cut_is_refused_at_opening() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    {
+        let (runtime, _) = runtime(&path);
+        let calc = runtime.agent("calculator", Options::default()).unwrap();
+        (0..3).for_each(|number| drop(call(&calc, "add", &[number, 1])));
+    }
+    let foreign = rusqlite::Connection::open(&path).unwrap();
+    foreign.execute_batch("DROP TRIGGER runs_stay_2; DELETE FROM runs WHERE gseq = 3;").unwrap();
+    drop(foreign);
+    let error = SqliteStore::open(&path).unwrap_err();
+    assert!(matches!(&error, StoreError::Tampered { place: 3, .. }), "{error}");
+    assert!(error.to_string().contains("cut or rolled back"), "{error}");
+}
+
+#[test]
+fn wrong_files_are_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let refused = |path: &Path| SqliteStore::open(path).unwrap_err().to_string();
+    assert!(refused(folder.path()).contains("it is a folder; name a file in it"));
+    std::fs::write(at("text.db"), "hello, this is no database at all").unwrap();
+    assert!(refused(&at("text.db")).contains("it is not a database"), "{}", refused(&at("text.db")));
+    assert_eq!(std::fs::read_to_string(at("text.db")).unwrap(), "hello, this is no database at all");
+    rusqlite::Connection::open(at("other.db")).unwrap().execute_batch("CREATE TABLE t(x)").unwrap();
+    assert!(refused(&at("other.db")).contains("a database of another program"));
+    drop(store(&at("future.db")));
+    rusqlite::Connection::open(at("future.db")).unwrap().pragma_update(None, "user_version", 7).unwrap();
+    assert!(refused(&at("future.db")).contains("has version 7, this Cadenza knows versions up to 1; update Cadenza"));
+    std::fs::write(at("file"), "").unwrap();
+    assert!(refused(&at("file/app.db")).contains("cannot"), "{}", refused(&at("file/app.db")));
+}
+
+#[test]
+fn calls_can_be_listed_by_role_method_and_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let (runtime, _) = runtime(&path);
+    let calc = runtime.agent("calculator", Options::default()).unwrap();
+    (0..4).for_each(|number| drop(call(&calc, "add", &[number, 1])));
+    call(&calc, "fail", &[]);
+    let store = store(&path);
+    let places = |query: CallQuery| -> Vec<i64> { store.calls(&query).unwrap().iter().map(|call| call.gseq).collect() };
+    assert_eq!(places(CallQuery { limit: 2, ..CallQuery::default() }), [5, 4]);
+    assert_eq!(places(CallQuery { limit: 9, before: Some(3), ..CallQuery::default() }), [2, 1]);
+    assert_eq!(places(CallQuery { limit: 9, method: Some("fail".into()), ..CallQuery::default() }), [5]);
+    assert!(places(CallQuery { limit: 9, role: Some("nobody".into()), ..CallQuery::default() }).is_empty());
+}
