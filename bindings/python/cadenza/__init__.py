@@ -24,6 +24,7 @@ from ._core import (
     Program,
     Runtime,
     RuntimeContext,
+    StoreError,
     __version__,
     default_runtime,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "Program",
     "Runtime",
     "RuntimeContext",
+    "StoreError",
     "__version__",
     "default_runtime",
 ]

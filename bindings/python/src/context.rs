@@ -9,10 +9,12 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyIterator, PyList, PyMapping, PyModule, PyString};
 
-use cadenza_core::agent::Agent;
-use cadenza_core::value::Map;
+use cadenza_core::agent::{Agent, RuntimeContext};
+use cadenza_core::store::StoreError;
+use cadenza_core::value::{Map, Value};
 
 use crate::convert::{keywords, map_to_python, to_python, to_value, utf8};
+use crate::errors::store_error;
 
 /// A live, mutable mapping over what an agent remembers.
 ///
@@ -71,6 +73,23 @@ fn entries(other: Option<&Bound<'_, PyAny>>, kwargs: Option<&Bound<'_, PyDict>>)
     Ok(map)
 }
 
+/// A write of the context. That of an agent with a name waits for other processes and for the disk: without the GIL, or
+/// a call that holds the agent and needs the GIL would wait for this one.
+pub(crate) fn stored<R: Send>(
+    py: Python<'_>,
+    agent: &Agent,
+    write: impl FnOnce(&RuntimeContext) -> Result<R, StoreError> + Send,
+) -> PyResult<R> {
+    let context = agent.runtime_context();
+    let written = if agent.name().is_some() { py.detach(|| write(context)) } else { write(context) };
+    written.map_err(|error| store_error(&error))
+}
+
+/// Removes a key and returns what it held.
+pub(crate) fn remove(py: Python<'_>, agent: &Agent, key: &str) -> PyResult<Option<Value>> {
+    stored(py, agent, |context| context.remove(key))
+}
+
 #[pymethods]
 impl PyRuntimeContext {
     fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -86,13 +105,14 @@ impl PyRuntimeContext {
 
     fn __setitem__(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let key = text(key)?;
-        self.agent.runtime_context().set(&key, to_value(value, &format!("key {key:?}"))?);
-        Ok(())
+        let py = value.py();
+        let value = to_value(value, &format!("key {key:?}"))?;
+        stored(py, &self.agent, |context| context.set(&key, value))
     }
 
     fn __delitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let removed = match key.cast::<PyString>() {
-            Ok(name) => self.agent.runtime_context().remove(&utf8(name)?),
+            Ok(name) => remove(key.py(), &self.agent, &utf8(name)?)?,
             Err(_) => None,
         };
         removed.map(drop).ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
@@ -143,7 +163,7 @@ impl PyRuntimeContext {
             return Err(PyTypeError::new_err(format!("pop takes at most 2 arguments, got {}", default.len() + 1)));
         }
         let removed = match key.cast::<PyString>() {
-            Ok(name) => self.agent.runtime_context().remove(&utf8(name)?),
+            Ok(name) => remove(key.py(), &self.agent, &utf8(name)?)?,
             Err(_) => None,
         };
         match removed {
@@ -156,7 +176,7 @@ impl PyRuntimeContext {
     fn popitem<'py>(&self, py: Python<'py>) -> PyResult<(String, Bound<'py, PyAny>)> {
         let context = self.agent.runtime_context();
         while let Some(key) = context.keys().pop() {
-            if let Some(value) = context.remove(&key) {
+            if let Some(value) = remove(py, &self.agent, &key)? {
                 return Ok((key, to_python(py, &value)?));
             }
         }
@@ -177,20 +197,20 @@ impl PyRuntimeContext {
         }
         let default = default.unwrap_or_else(|| py.None().into_bound(py));
         let value = to_value(&default, &format!("key {name:?}"))?;
-        self.agent.runtime_context().set(&name, value);
+        stored(py, &self.agent, |context| context.set(&name, value))?;
         self.__getitem__(key)
     }
 
     /// Writes the entries of a mapping, of pairs, and of keyword arguments, all or none.
     #[pyo3(signature = (other=None, /, **kwargs))]
-    fn update(&self, other: Option<&Bound<'_, PyAny>>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
-        self.agent.runtime_context().extend(entries(other, kwargs)?);
-        Ok(())
+    fn update(&self, py: Python<'_>, other: Option<&Bound<'_, PyAny>>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        let entries = entries(other, kwargs)?;
+        stored(py, &self.agent, |context| context.extend(entries))
     }
 
     fn __ior__(&self, other: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.agent.runtime_context().extend(entries(Some(other), None)?);
-        Ok(())
+        let entries = entries(Some(other), None)?;
+        stored(other.py(), &self.agent, |context| context.extend(entries))
     }
 
     fn __or__<'py>(&self, py: Python<'py>, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -209,8 +229,8 @@ impl PyRuntimeContext {
     }
 
     /// Removes every key.
-    fn clear(&self) {
-        self.agent.runtime_context().clear();
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        stored(py, &self.agent, RuntimeContext::clear)
     }
 
     /// A plain dict with what is there now.

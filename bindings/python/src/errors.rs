@@ -9,6 +9,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 use cadenza_core::agent::UseError;
 use cadenza_core::agent::dispatch::NameError;
 use cadenza_core::runtime::options::OptionError;
+use cadenza_core::store::StoreError;
 
 create_exception!(cadenza, CadenzaError, PyException, "Base class of the exceptions that Cadenza itself raises.");
 create_exception!(
@@ -16,6 +17,12 @@ create_exception!(
     OutcomeError,
     CadenzaError,
     "Raised by `Outcome.unwrap()` on an error outcome, which it carries as `.outcome`."
+);
+create_exception!(
+    cadenza,
+    PyStoreError,
+    CadenzaError,
+    "The store of a named agent, or of a runtime, could not be read or written."
 );
 
 /// `cadenza.OptionError`: a `CadenzaError` that is both a `TypeError` (an unknown name, as for any unknown keyword
@@ -56,5 +63,11 @@ pub(crate) fn use_error(py: Python<'_>, error: &UseError) -> PyErr {
         UseError::Name(NameError::Private(_)) => PyAttributeError::new_err(error.to_string()),
         UseError::Name(_) | UseError::Role(_) | UseError::Value(_) => PyValueError::new_err(error.to_string()),
         UseError::SetterArguments(_) => PyTypeError::new_err(error.to_string()),
+        UseError::Store(error) => store_error(error),
     }
+}
+
+/// What the store could not do, as a Python exception.
+pub(crate) fn store_error(error: &StoreError) -> PyErr {
+    PyStoreError::new_err(error.to_string())
 }

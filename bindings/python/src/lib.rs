@@ -58,6 +58,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<provider::PyModelRequest>()?;
     module.add("CadenzaError", py.get_type::<errors::CadenzaError>())?;
     module.add("OutcomeError", py.get_type::<errors::OutcomeError>())?;
+    module.add("StoreError", py.get_type::<errors::PyStoreError>())?;
     module.add("OptionError", errors::option_error_type(py)?)?;
     module.add_function(wrap_pyfunction!(runtime::default_runtime, module)?)?;
     module.add_function(wrap_pyfunction!(outcome::_outcome_from_dict, module)?)?;

@@ -7,12 +7,12 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyDict, PyString};
 
-use cadenza_core::agent::Agent;
+use cadenza_core::agent::{Agent, UseError};
 use cadenza_core::agent::dispatch::{self, RESERVED};
 
-use crate::context::{ContextView, PyRuntimeContext};
+use crate::context::{ContextView, PyRuntimeContext, remove, stored};
 use crate::convert::{keywords, to_python, to_value, utf8};
-use crate::errors::use_error;
+use crate::errors::{store_error, use_error};
 use crate::options;
 use crate::runtime::{Open, PyRuntime};
 
@@ -100,7 +100,13 @@ impl Handle {
         let text = utf8(name)?;
         if self.settable(slf, name, &text, Some(value))? {
             let value = to_value(value, &text)?;
-            self.agent.set(&text, value).map_err(|error| PyAttributeError::new_err(error.to_string()))?;
+            let py = name.py();
+            let set = || self.agent.set(&text, value);
+            let written = if self.agent.name().is_some() { py.detach(set) } else { set() };
+            written.map_err(|error| match error {
+                UseError::Store(error) => store_error(&error),
+                other => PyAttributeError::new_err(other.to_string()),
+            })?;
         }
         Ok(())
     }
@@ -108,7 +114,7 @@ impl Handle {
     /// Removes a key from the context.
     pub(crate) fn delete_attribute(&self, slf: &Bound<'_, PyAny>, name: &Bound<'_, PyString>) -> PyResult<()> {
         let text = utf8(name)?;
-        if self.settable(slf, name, &text, None)? && self.agent.runtime_context().remove(&text).is_none() {
+        if self.settable(slf, name, &text, None)? && remove(name.py(), &self.agent, &text)?.is_none() {
             return Err(PyAttributeError::new_err(format!("the runtime context holds no {text:?}")));
         }
         Ok(())
@@ -153,8 +159,11 @@ impl Handle {
 
     /// Writes entries into the context, all or none (AC-2).
     pub(crate) fn remember(&self, entries: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
-        self.agent.remember(keywords(entries)?);
-        Ok(())
+        let map = keywords(entries)?;
+        match entries {
+            Some(entries) => stored(entries.py(), &self.agent, |context| context.extend(map)),
+            None => Ok(()),
+        }
     }
 
     /// The live view of the context, the same object each time (AC-2).
