@@ -122,19 +122,23 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("program", &["cancel", "canonical", "ids", "outcome", "value"]),
     ("provider", &["cancel", "fork", "message", "outcome", "program", "prompt", "value"]),
     ("tools", &["cancel", "canonical", "ids", "value"]),
+    (
+        "store",
+        &["canonical", "contract", "fork", "ids", "kernel", "log", "outcome", "program", "provider", "value"],
+    ),
     ("log", &["contract", "fork", "ids", "kernel", "outcome", "provider", "value"]),
     (
         "runtime",
         &[
             "adapter", "agent", "cancel", "contract", "fork", "ids", "kernel", "log", "outcome", "program", "prompt",
-            "provider", "tools", "value",
+            "provider", "store", "tools", "value",
         ],
     ),
     (
         "agent",
         &[
             "adapter", "cancel", "contract", "ids", "kernel", "log", "message", "outcome", "program", "prompt",
-            "provider", "runtime", "tools", "value",
+            "provider", "runtime", "store", "tools", "value",
         ],
     ),
 ];
