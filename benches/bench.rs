@@ -12,11 +12,11 @@ use std::time::Instant;
 use cadenza_core::agent::Agent;
 use cadenza_core::log::BackgroundLog;
 use cadenza_core::message::ModelReply;
+use cadenza_core::outcome::Durability;
 use cadenza_core::program::Language;
 use cadenza_core::program::rhai::MeteredAllocator;
 use cadenza_core::provider::{ModelSpec, Scripted};
 use cadenza_core::runtime::Runtime;
-use cadenza_core::outcome::Durability;
 use cadenza_core::runtime::options::{LogOption, Options, Reuse, StoreOption};
 use cadenza_core::store::SqliteStore;
 use cadenza_core::value::{Map, Value};
@@ -129,14 +129,21 @@ fn durable() {
     let memory = reused(&agent(Language::Lua, false, Reuse::Auto));
     let batch = stored(Durability::Batch);
     let cpu = reused(&batch);
-    println!("{:<42} {cpu:>9.3} µs {:>8.2} × memory   target ≤ 1.3 ×", "reused call, batch (calling thread)", cpu / memory);
+    println!(
+        "{:<42} {cpu:>9.3} µs {:>8.2} × memory   target ≤ 1.3 ×",
+        "reused call, batch (calling thread)",
+        cpu / memory
+    );
     let start = Instant::now();
     (0..CALLS).for_each(|_| add(&batch));
     batch.runtime().flush();
     let rate = CALLS as f64 / start.elapsed().as_secs_f64();
     println!("{:<42} {rate:>9.0} calls/s to the disk", "reused calls, batch, sustained");
 
-    let disk = wall(300, &mut { let mut file = raw_file(&folder); move || raw_append(&mut file) });
+    let disk = wall(300, &mut {
+        let mut file = raw_file(&folder);
+        move || raw_append(&mut file)
+    });
     println!("{:<42} {disk:>9.1} µs   (floor)", "append of 4 KB and fdatasync");
     let strict = stored(Durability::Strict);
     add(&strict);

@@ -96,16 +96,17 @@ fn p2_nothing_acknowledged_is_lost_by_kill_9() {
         let pause = Duration::from_micros(2_000 + u64::from(round) * 7_919 % 60_000);
         let begun = Instant::now();
         let output = victim.stdout.take().unwrap();
-        let reader = std::thread::spawn(move || {
-            BufReader::new(output).lines().map_while(Result::ok).collect::<Vec<String>>()
-        });
+        let reader =
+            std::thread::spawn(move || BufReader::new(output).lines().map_while(Result::ok).collect::<Vec<String>>());
         std::thread::sleep(pause.saturating_sub(begun.elapsed()));
         victim.kill().unwrap();
         victim.wait().unwrap();
         for line in reader.join().unwrap() {
             // The last line may be torn; the harness prints lines of its own.
             let mut words = line.split(' ');
-            if let (Some(what), Some(id), Some(value)) = (words.next(), words.next().and_then(CallId::parse), words.next()) {
+            if let (Some(what), Some(id), Some(value)) =
+                (words.next(), words.next().and_then(CallId::parse), words.next())
+            {
                 acknowledged.insert(id, (what.rsplit("... ").next().unwrap_or(what).to_owned(), value.to_owned()));
             }
         }
@@ -124,7 +125,8 @@ fn check(folder: &Path, acknowledged: &BTreeMap<CallId, (String, String)>) {
     let store = SqliteStore::open(&path).unwrap();
     store.verify().unwrap();
     let calls = store.calls(&CallQuery { limit: usize::MAX, ..CallQuery::default() }).unwrap();
-    let by_id: BTreeMap<&str, &Map> = calls.iter().map(|call| (call.record["call_id"].as_str().unwrap(), &call.record)).collect();
+    let by_id: BTreeMap<&str, &Map> =
+        calls.iter().map(|call| (call.record["call_id"].as_str().unwrap(), &call.record)).collect();
     for (id, (what, value)) in acknowledged {
         let id = id.to_string();
         let record = by_id.get(id.as_str()).unwrap_or_else(|| panic!("acknowledged {what} {id} is lost"));

@@ -122,10 +122,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("program", &["cancel", "canonical", "ids", "outcome", "value"]),
     ("provider", &["cancel", "fork", "message", "outcome", "program", "prompt", "value"]),
     ("tools", &["cancel", "canonical", "ids", "value"]),
-    (
-        "store",
-        &["canonical", "contract", "fork", "ids", "kernel", "log", "outcome", "program", "provider", "value"],
-    ),
+    ("store", &["canonical", "contract", "fork", "ids", "kernel", "log", "outcome", "program", "provider", "value"]),
     ("log", &["contract", "fork", "ids", "kernel", "outcome", "provider", "value"]),
     (
         "runtime",
