@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cadenza_core::ids::CallId;
 use cadenza_core::message::ModelReply;
@@ -92,13 +92,24 @@ fn p2_nothing_acknowledged_is_lost_by_kill_9() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // From before the first call to the middle of many.
-        let pause = Duration::from_micros(2_000 + u64::from(round) * 7_919 % 60_000);
-        let begun = Instant::now();
         let output = victim.stdout.take().unwrap();
-        let reader =
-            std::thread::spawn(move || BufReader::new(output).lines().map_while(Result::ok).collect::<Vec<String>>());
-        std::thread::sleep(pause.saturating_sub(begun.elapsed()));
+        let (first, started) = std::sync::mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            let mut first = Some(first);
+            let keep = |line: String| {
+                if line.contains("add ") || line.contains("increment ") {
+                    drop(first.take().map(|first| first.send(())));
+                }
+                line
+            };
+            BufReader::new(output).lines().map_while(Result::ok).map(keep).collect::<Vec<String>>()
+        });
+        // Most die in the middle of their calls, some while they open the store.
+        let pause = Duration::from_micros(u64::from(round) * 7_919 % 20_000);
+        if round % 6 != 5 {
+            assert!(started.recv_timeout(Duration::from_secs(60)).is_ok(), "the victim never made a call");
+        }
+        std::thread::sleep(pause);
         victim.kill().unwrap();
         victim.wait().unwrap();
         for line in reader.join().unwrap() {
