@@ -47,6 +47,8 @@ pub(super) enum Start {
     Over,
     /// Not at all: the store of a named agent failed.
     Broken(Arc<str>),
+    /// Not at all: only programs of the lock file may run, and there is none for it.
+    Locked(Arc<str>),
 }
 
 /// State of one call's attempts.
@@ -182,7 +184,7 @@ impl<'a> Attempts<'a> {
             let registry = call.agent.runtime().registry();
             let saved = registry.keep(call.key(), program, model, call.arguments(), &success.reads, success.host_calls);
             if self.frame.journal.store().is_some() {
-                self.changes.push(Change::Kept { program: Arc::new(saved), run: call.call_id });
+                self.changes.push(Change::Kept { program: Arc::new(saved), run: Some(call.call_id) });
             }
         }
         Ok(value)
@@ -448,6 +450,7 @@ impl Work for Attempts<'_> {
                 self.failed("provider", error.class.as_str(), &error.message);
                 error.message.into()
             })),
+            Start::Locked(message) => Input::Readiness(Err(message.clone())),
             Start::Broken(message) => Input::PersistenceFailed { message: message.clone() },
             Start::Over if self.call.trace.cancel.is_cancelled() => Input::Cancelled { raw_hash: None },
             Start::Over => Input::TimedOut { raw_hash: None },

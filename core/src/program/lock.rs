@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::ids::Digest;
-use crate::program::registry::{Key, Kept};
+use crate::program::registry::{Kept, Key};
 use crate::value::{Map, Value};
 
 /// The name under which the lock file lies in the working directory.
@@ -46,7 +46,8 @@ pub enum LockError {
 impl Lock {
     /// Reads a lock file.
     pub fn read(path: &Path) -> Result<Self, LockError> {
-        let unreadable = |error: std::io::Error| LockError::Unreadable { path: path.to_owned(), message: error.to_string() };
+        let unreadable =
+            |error: std::io::Error| LockError::Unreadable { path: path.to_owned(), message: error.to_string() };
         let text = std::fs::read_to_string(path).map_err(unreadable)?;
         let malformed = |message: String| LockError::Malformed { path: path.to_owned(), message };
         let value = Value::from_json(&text).map_err(|error| malformed(error.to_string()))?;
@@ -62,8 +63,7 @@ impl Lock {
         for (index, program) in programs.iter().enumerate() {
             let text = |name: &str| program.as_map().and_then(|map| map.get(name)).and_then(Value::as_str);
             let parts = PARTS.map(text);
-            let (Some(checksum), false) =
-                (text("checksum").and_then(Digest::parse), parts.iter().any(Option::is_none))
+            let (Some(checksum), false) = (text("checksum").and_then(Digest::parse), parts.iter().any(Option::is_none))
             else {
                 return Err(malformed(format!("entry {} of `programs` is not complete", index + 1)));
             };
@@ -77,11 +77,8 @@ impl Lock {
         let mut lines: Vec<String> = programs
             .into_iter()
             .map(|(key, checksum)| {
-                let mut entry: Map = PARTS
-                    .into_iter()
-                    .zip(parts(key))
-                    .map(|(name, part)| (name.to_owned(), (&*part).into()))
-                    .collect();
+                let mut entry: Map =
+                    PARTS.into_iter().zip(parts(key)).map(|(name, part)| (name.to_owned(), (&*part).into())).collect();
                 entry.insert("checksum".to_owned(), checksum.to_hex().into());
                 format!("    {}", Value::Map(entry).to_json())
             })

@@ -15,6 +15,7 @@ use crate::outcome::Outcome;
 use crate::value::{Map, Value};
 
 pub mod limits;
+pub mod lock;
 #[cfg(feature = "lua")]
 pub mod lua;
 pub mod registry;

@@ -111,6 +111,39 @@ pub struct Saved {
     pub failures: u64,
     /// Failures since it last did well.
     pub failures_in_a_row: u32,
+    /// What people decided about it.
+    pub state: ProgramState,
+}
+
+/// What people decided about a kept program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProgramState {
+    /// Nothing: it runs while its evidence fits and it does well.
+    #[default]
+    Active,
+    /// It comes before all others under its key; a program that somebody edited is pinned.
+    Pinned,
+    /// It does not run any more.
+    Quarantined,
+}
+
+impl ProgramState {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Active, Self::Pinned, Self::Quarantined];
+
+    /// The published spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Pinned => "pinned",
+            Self::Quarantined => "quarantined",
+        }
+    }
+
+    /// The state with that spelling.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
 }
 
 impl Saved {
@@ -152,6 +185,7 @@ pub struct Kept {
     inputs: Vec<InputEvidence>,
     /// False when the program called the host: then a dry run is impossible and reading alone counts.
     probeable: bool,
+    state: ProgramState,
     uses: AtomicU64,
     failures: AtomicU64,
     failures_in_a_row: AtomicU32,
@@ -176,6 +210,7 @@ impl Kept {
             version: saved.version,
             inputs: inputs.collect(),
             probeable: saved.probeable,
+            state: saved.state,
             uses: AtomicU64::new(saved.uses),
             failures: AtomicU64::new(saved.failures),
             failures_in_a_row: AtomicU32::new(saved.failures_in_a_row),
@@ -192,8 +227,36 @@ impl Kept {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Whether it failed so often that it is no longer offered.
+    /// What people decided about it.
+    pub fn state(&self) -> ProgramState {
+        self.state
+    }
+
+    fn is_pinned(&self) -> bool {
+        self.state == ProgramState::Pinned
+    }
+
+    /// As data, for a store or a folder.
+    pub fn saved(&self, key: &Key) -> Saved {
+        Saved {
+            key: key.clone(),
+            code: self.program.code.clone(),
+            model: self.model.clone(),
+            version: self.version,
+            inputs: self.inputs.iter().map(|input| (input.read, input.digest)).collect(),
+            probeable: self.probeable,
+            uses: self.uses(),
+            failures: self.failures(),
+            failures_in_a_row: self.failures_in_a_row.load(Ordering::Relaxed),
+            state: self.state,
+        }
+    }
+
+    /// Whether somebody put it aside, or it failed so often that it is no longer offered.
     pub fn quarantined(&self) -> bool {
+        if self.state == ProgramState::Quarantined {
+            return true;
+        }
         self.failures_in_a_row.load(Ordering::Relaxed) >= QUARANTINE_AFTER
     }
 
@@ -284,13 +347,25 @@ impl Registry {
         arguments: Arguments<'_>,
         influences: &mut dyn FnMut(&Program, usize) -> bool,
     ) -> Option<Arc<Kept>> {
+        self.find_allowed(key, arguments, &|_| true, influences)
+    }
+
+    /// [`Registry::find`] among the programs that are allowed.
+    pub fn find_allowed(
+        &self,
+        key: &Key,
+        arguments: Arguments<'_>,
+        allowed: &dyn Fn(&Kept) -> bool,
+        influences: &mut dyn FnMut(&Program, usize) -> bool,
+    ) -> Option<Arc<Kept>> {
+        let offered = |kept: &Kept| !kept.quarantined() && allowed(kept);
         // Cloned out of the lock, for a dry run must not hold it; there are at most MAX_VARIANTS.
         let first = self.state.read().slots.get(key)?.variants.first()?.clone();
-        if !first.quarantined() && first.fits(arguments, influences) {
+        if offered(&first) && first.fits(arguments, influences) {
             return Some(first);
         }
         let rest = self.state.read().slots.get(key)?.variants.get(1..)?.to_vec();
-        rest.into_iter().find(|kept| !kept.quarantined() && kept.fits(arguments, influences))
+        rest.into_iter().find(|kept| offered(kept) && kept.fits(arguments, influences))
     }
 
     /// Keeps a program that succeeded, with what it read of the arguments it ran with. Returns it as data.
@@ -322,12 +397,14 @@ impl Registry {
             uses: 0,
             failures: 0,
             failures_in_a_row: 0,
+            state: ProgramState::Active,
         };
         let mut state = self.state.write();
         let slot = state.slot(&saved.key);
         slot.versions += 1;
         saved.version = slot.versions;
-        slot.variants.insert(0, Arc::new(Kept::new(&saved, program)));
+        let behind_pinned = slot.variants.iter().take_while(|kept| kept.is_pinned()).count();
+        slot.variants.insert(behind_pinned, Arc::new(Kept::new(&saved, program)));
         slot.variants.truncate(MAX_VARIANTS);
         saved
     }
@@ -338,9 +415,10 @@ impl Registry {
         let slot = state.slot(&saved.key);
         slot.versions = slot.versions.max(saved.version);
         let kept = Kept::new(saved, program);
-        if slot.variants.len() < MAX_VARIANTS && slot.variants.iter().all(|known| known.id != kept.id) {
-            slot.variants.push(Arc::new(kept));
-        }
+        slot.variants.retain(|known| known.id != kept.id);
+        let place = if kept.is_pinned() { 0 } else { slot.variants.len() };
+        slot.variants.insert(place, Arc::new(kept));
+        slot.variants.truncate(MAX_VARIANTS);
     }
 
     /// Whether a program with that id is here.

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::ids::Digest;
 use crate::program::Language;
-use crate::program::registry::{Key, Saved};
+use crate::program::registry::{Key, ProgramState, Saved};
 use crate::value::{Map, Value};
 
 /// The index of the folder.
@@ -98,6 +98,11 @@ pub fn import(folder: &Path) -> Result<Vec<Saved>, FolderError> {
             uses: 0,
             failures: 0,
             failures_in_a_row: 0,
+            state: if edited {
+                ProgramState::Pinned
+            } else {
+                text("state").ok().and_then(ProgramState::from_name).unwrap_or_default()
+            },
         })
     };
     entries.iter().enumerate().map(read).collect()
@@ -118,6 +123,7 @@ fn entry(saved: &Saved, file: &str) -> Map {
         ("model", (&*saved.model).into()),
         ("version", saved.version.into()),
         ("probeable", saved.probeable.into()),
+        ("state", saved.state.as_str().into()),
         ("inputs", Value::List(inputs.collect())),
         ("checksum", Digest::of_bytes(saved.code.as_bytes()).to_hex().into()),
     ]

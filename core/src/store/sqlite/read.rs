@@ -8,7 +8,7 @@ use crate::contract::ExecutionContract;
 use crate::ids::{CallId, Digest};
 use crate::kernel::{StoredError, StoredRun};
 use crate::program::Language;
-use crate::program::registry::{Key, Saved};
+use crate::program::registry::{Key, ProgramState, Saved};
 use crate::store::{AgentId, AgentListed, AgentState, CallQuery, StoredCall};
 use crate::value::{Map, Value};
 
@@ -175,7 +175,7 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
 
 const PROGRAM: &str =
     "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
-  probeable, uses, failures, failures_in_a_row
+  probeable, uses, failures, failures_in_a_row, state
   FROM programs JOIN codes ON codes.hash = programs.code";
 
 /// Programs under one key, newest first, or all.
@@ -184,7 +184,8 @@ pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::
         Some(key) => connection
             .prepare_cached(&format!(
                 "{PROGRAM} WHERE namespace = ?1 AND role = ?2 AND method = ?3 AND contract = ?4 AND shape = ?5
-                 AND programs.language = ?6 AND interface = ?7 ORDER BY created DESC LIMIT 8"
+                 AND programs.language = ?6 AND interface = ?7 AND state <> 'quarantined'
+                 ORDER BY state = 'pinned' DESC, created DESC LIMIT 8"
             ))?
             .query_map(
                 params![
@@ -237,5 +238,6 @@ fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
         uses: row.get::<_, i64>(12)?.unsigned_abs(),
         failures: row.get::<_, i64>(13)?.unsigned_abs(),
         failures_in_a_row: row.get(14)?,
+        state: ProgramState::from_name(row.get_ref(15)?.as_str()?).unwrap_or_default(),
     }))
 }

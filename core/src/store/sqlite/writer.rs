@@ -272,9 +272,10 @@ fn write(connection: &Connection, change: &Change, owner: i64, end: &mut (i64, D
                 .collect();
             connection
                 .prepare_cached(
-                    "INSERT OR IGNORE INTO programs(program, namespace, role, method, contract, shape, language, interface,
+                    "INSERT INTO programs(program, namespace, role, method, contract, shape, language, interface,
                      code, model, version, inputs, probeable, state, created_run, created)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 'active', ?14, ?15)",
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
+                     ON CONFLICT(program) DO UPDATE SET state = excluded.state",
                 )?
                 .execute(params![
                     program.id().0,
@@ -290,9 +291,15 @@ fn write(connection: &Connection, change: &Change, owner: i64, end: &mut (i64, D
                     program.version,
                     Value::List(inputs).to_json(),
                     program.probeable,
-                    run_bytes(*run),
+                    program.state.as_str(),
+                    run.map(run_bytes),
                     now(),
                 ])?;
+        }
+        Change::State { program, state } => {
+            connection
+                .prepare_cached("UPDATE programs SET state = ?2, failures_in_a_row = 0 WHERE program = ?1")?
+                .execute(params![program.0, state.as_str()])?;
         }
         Change::Used { program, ok } => {
             connection
