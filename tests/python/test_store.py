@@ -151,3 +151,35 @@ def test_the_command_reads_a_store(path: str) -> None:
     assert json.loads(cadenza_command("replay", "last", "--store", path, "--json"))["value"] == 5
     assert cadenza_command("call", "counter", "increment", "--store", path, "--name", "t", "--model", "library") == "1\n"
     assert cadenza_command("call", "counter", "increment", "--store", path, "--name", "t", "--model", "library") == "2\n"
+
+
+def test_programs_are_files_that_people_edit_pin_and_lock(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    runtime = Runtime(model=model, store=path)
+    calc = runtime.agent("calculator")
+    calc.add(2, 3)
+    assert runtime.export(tmp_path / "programs") == 1
+    (file,) = (tmp_path / "programs" / "calculator").iterdir()
+    file.write_text("return args[1] + args[2] + 1000\n")
+    assert runtime.import_programs(tmp_path / "programs") == 1
+    assert calc.add(2, 3).value == 1005
+    edited = runtime.program("calculator", "add")
+    assert (edited.version, edited.state, edited.model) == (2, "pinned", "edited")
+    runtime.set_program_state(edited.id, "quarantined")
+    assert calc.add(2, 3).value == 5
+    assert model.asked == 1
+    monkeypatch.chdir(tmp_path)
+    assert runtime.lock() == 1
+    locked = Runtime(model=model, store=path, reuse="locked").agent("calculator")
+    assert locked.add(4, 5).value == 9
+    refused = locked.increment()
+    assert refused.error_type == "provider"
+    assert "no program for calculator.increment" in refused.error_message
+    assert model.asked == 1
+    with pytest.raises(LookupError, match="no program"):
+        runtime.set_program_state("0" * 64, "pinned")
+    with pytest.raises(ValueError, match="programs.json"):
+        runtime.import_programs(tmp_path)
+    (tmp_path / "cadenza.lock").unlink()
+    with pytest.raises(cadenza.OptionError, match="cadenza.lock"):
+        Runtime(model=model, store=path, reuse="locked")

@@ -57,6 +57,12 @@ enum Command {
     Tail(commands::tail::Tail),
     /// Show the programs of a log, of a store or of the embedded library
     Programs(commands::programs::Programs),
+    /// Write the programs of a store as source files
+    Export(commands::repertoire::Export),
+    /// Take edited source files into a store
+    Import(commands::repertoire::Import),
+    /// Write the lock file of a store's programs
+    Lock(commands::repertoire::Lock),
     /// Check that a store holds what was written, every byte
     Verify(commands::verify::Verify),
     /// Run the recorded inputs of a stored call through the kernel again, offline
@@ -94,6 +100,9 @@ pub fn main_with(arguments: Vec<OsString>, python: Option<&dyn PythonHost>) -> i
         Command::Show(command) => command.run(&context),
         Command::Tail(command) => command.run(&context),
         Command::Programs(command) => command.run(&context),
+        Command::Export(command) => command.run(),
+        Command::Import(command) => command.run(),
+        Command::Lock(command) => command.run(),
         Command::Verify(command) => command.run(&context),
         Command::Replay(command) => command.run(&context),
         Command::Config(command) => command.run(&context),

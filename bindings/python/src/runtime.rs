@@ -1,15 +1,17 @@
 //! `cadenza.Runtime`: what agents share, and the view of what happened.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pyo3::exceptions::{PyLookupError, PyValueError};
+use pyo3::exceptions::{PyLookupError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyType};
 
-use cadenza_core::ids::CallId;
-use cadenza_core::program::registry::Listed;
+use cadenza_core::ids::{CallId, Digest};
+use cadenza_core::program::lock;
+use cadenza_core::program::registry::{Listed, ProgramState};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::Config;
 use cadenza_core::runtime::options::Options;
@@ -217,6 +219,39 @@ impl PyRuntime {
         })
     }
 
+    /// Writes every kept program into a folder of source files, with an index. Returns their number.
+    fn export(&self, py: Python<'_>, folder: PathBuf) -> PyResult<usize> {
+        py.detach(|| self.runtime.export(&folder)).map_err(|error| PyOSError::new_err(error.to_string()))
+    }
+
+    /// Takes in a folder that `export` wrote; an edited file becomes a pinned program. Returns their number. Raises
+    /// ValueError, and takes nothing in, when a file or the index is wrong.
+    fn import_programs(&self, py: Python<'_>, folder: PathBuf) -> PyResult<usize> {
+        py.detach(|| self.runtime.import(&folder)).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Writes the lock file of the programs that may run now, for reuse="locked". Returns their number.
+    #[pyo3(signature = (path=None))]
+    fn lock(&self, py: Python<'_>, path: Option<PathBuf>) -> PyResult<usize> {
+        let path = path.unwrap_or_else(|| lock::FILE.into());
+        py.detach(|| self.runtime.lock(&path)).map_err(|error| PyOSError::new_err(error.to_string()))
+    }
+
+    /// Pins a program ("pinned": it comes before all others), puts it aside ("quarantined"), or leaves it to its evidence
+    /// again ("active"). Raises LookupError for an unknown one.
+    fn set_program_state(&self, py: Python<'_>, program_id: &str, state: &str) -> PyResult<()> {
+        let state = ProgramState::from_name(state)
+            .ok_or_else(|| PyValueError::new_err(format!("a state is active, pinned or quarantined, got {state:?}")))?;
+        let id = Digest::parse(program_id).ok_or_else(|| {
+            PyValueError::new_err(format!("{program_id:?} is not a program id: 64 hexadecimal digits"))
+        })?;
+        match py.detach(|| self.runtime.set_program_state(id, state)) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(PyLookupError::new_err(format!("no program {program_id}"))),
+            Err(error) => Err(store_error(&error)),
+        }
+    }
+
     /// Log lines that were lost since the start.
     #[getter]
     fn dropped_log_lines(&self) -> u64 {
@@ -341,6 +376,18 @@ impl PyProgram {
     #[getter]
     fn language(&self) -> &'static str {
         self.listed.key.language.as_str()
+    }
+
+    /// Names it for ever: 64 hexadecimal digits.
+    #[getter]
+    fn id(&self) -> String {
+        self.listed.kept.id.to_hex()
+    }
+
+    /// What people decided: "active", "pinned" or "quarantined".
+    #[getter]
+    fn state(&self) -> &'static str {
+        self.listed.kept.state().as_str()
     }
 
     /// Its text.

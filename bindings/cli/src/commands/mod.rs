@@ -7,6 +7,7 @@ pub mod calls;
 pub mod config;
 pub mod conform;
 pub mod programs;
+pub mod repertoire;
 pub mod repl;
 pub mod replay;
 pub mod run;
