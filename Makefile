@@ -8,10 +8,11 @@ CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/cadenza
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= never
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# The fast linker where there is one; the build does not need it.
+# The fast linker for the many test programs, where there is one. Not for what is installed: that is built with the same
+# flags as by a plain `pip install .`, so that each finds the other's work done.
 ifneq ($(shell command -v mold 2>/dev/null),)
-export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
+test-rust lint: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
+test-rust lint: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
 endif
 
 VENV := .venv
@@ -27,6 +28,7 @@ setup:  ## installs system packages, the Python environment and cargo tools that
 	@scripts/setup.sh
 
 demo: setup  ## builds the package and runs examples/calculator.py on the embedded default
+	@echo "building the package: a few minutes the first time"
 	$(PY) -m pip install --quiet .
 	$(PY) examples/calculator.py
 
