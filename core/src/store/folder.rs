@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::ids::Digest;
 use crate::program::Language;
-use crate::program::registry::{Key, ProgramState, Saved};
+use crate::program::registry::{Key, Pins, ProgramState, Saved};
 use crate::value::{Map, Value};
 
 /// The index of the folder.
@@ -93,6 +93,12 @@ pub fn import(folder: &Path) -> Result<Vec<Saved>, FolderError> {
             code: code.into(),
             model: if edited { "edited".into() } else { text("model")?.into() },
             version: number("version")? + u32::from(edited),
+            // Somebody who edits a program answers for where it fits.
+            pins: if edited {
+                Pins::default()
+            } else {
+                Pins::from_value(&map.get("pins").cloned().unwrap_or_default())
+            },
             inputs: inputs.ok_or_else(|| incomplete("inputs"))?,
             probeable: map.get("probeable").and_then(Value::as_bool).ok_or_else(|| incomplete("probeable"))?,
             uses: 0,
@@ -124,6 +130,7 @@ fn entry(saved: &Saved, file: &str) -> Map {
         ("version", saved.version.into()),
         ("probeable", saved.probeable.into()),
         ("state", saved.state.as_str().into()),
+        ("pins", saved.pins.to_value()),
         ("inputs", Value::List(inputs.collect())),
         ("checksum", Digest::of_bytes(saved.code.as_bytes()).to_hex().into()),
     ]

@@ -8,7 +8,7 @@ use crate::contract::ExecutionContract;
 use crate::ids::{CallId, Digest};
 use crate::kernel::{StoredError, StoredRun};
 use crate::program::Language;
-use crate::program::registry::{Key, ProgramState, Saved};
+use crate::program::registry::{Key, Pins, ProgramState, Saved};
 use crate::store::{AgentId, AgentListed, AgentState, CallQuery, StoredCall};
 use crate::value::{Map, Value};
 
@@ -175,7 +175,7 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
 
 const PROGRAM: &str =
     "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
-  probeable, uses, failures, failures_in_a_row, state
+  probeable, uses, failures, failures_in_a_row, state, programs.context
   FROM programs JOIN codes ON codes.hash = programs.code";
 
 /// Programs under one key, newest first, or all.
@@ -234,6 +234,7 @@ fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
         model: text(8)?,
         version: row.get(9)?,
         inputs: inputs.iter().filter_map(input).collect(),
+        pins: Pins::from_value(&Value::from_json(row.get_ref(16)?.as_str()?).unwrap_or_default()),
         probeable: row.get(11)?,
         uses: row.get::<_, i64>(12)?.unsigned_abs(),
         failures: row.get::<_, i64>(13)?.unsigned_abs(),

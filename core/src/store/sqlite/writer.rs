@@ -14,6 +14,7 @@ use super::anchors::Anchors;
 use super::row::{Sealed, digest, run_bytes};
 use super::{failure, schema};
 use crate::ids::{CallId, Digest};
+use crate::program::registry::Pins;
 use crate::provider::secret;
 use crate::store::{Change, Durability, StoreError, Unit};
 use crate::value::{Map, Value};
@@ -272,10 +273,13 @@ fn write(connection: &Connection, change: &Change, owner: i64, end: &mut (i64, D
                 .collect();
             connection
                 .prepare_cached(
+                    // Written again, a program has the evidence of its last run; what people decided about it stays.
                     "INSERT INTO programs(program, namespace, role, method, contract, shape, language, interface,
-                     code, model, version, inputs, probeable, state, created_run, created)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
-                     ON CONFLICT(program) DO UPDATE SET state = excluded.state",
+                     code, model, version, inputs, probeable, state, created_run, created, context)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
+                     ON CONFLICT(program) DO UPDATE SET inputs = excluded.inputs, context = excluded.context,
+                     probeable = excluded.probeable, created = excluded.created,
+                     state = CASE excluded.state WHEN 'active' THEN programs.state ELSE excluded.state END",
                 )?
                 .execute(params![
                     program.id().0,
@@ -294,6 +298,7 @@ fn write(connection: &Connection, change: &Change, owner: i64, end: &mut (i64, D
                     program.state.as_str(),
                     run.map(run_bytes),
                     now(),
+                    program.pins.to_value().to_json(),
                 ])?;
         }
         Change::State { program, state } => {
