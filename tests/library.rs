@@ -105,7 +105,7 @@ fn runtime(language: Language, reuse: &str) -> Runtime {
 /// Runs one case on a new agent; gives the outcome and the memory after it.
 fn play(case: &Case, runtime: &Runtime) -> (Outcome, Map) {
     let agent = runtime.agent(&case.role, Options::default()).expect("roles of cases are roles");
-    agent.remember(case.context.clone());
+    agent.remember(case.context.clone()).expect("an agent without a name remembers");
     for before in &case.before {
         agent.call(&before.method, before.args.clone(), Map::new()).expect("methods of cases are methods");
     }

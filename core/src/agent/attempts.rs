@@ -8,12 +8,13 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use super::call::{self, Call, Frame};
-use super::host::{CallHost, DryHost};
+use super::host::{CallHost, DryHost, ToolCall};
 use crate::adapter::{self, Profile};
 use crate::cancel::CancelToken;
 use crate::contract::delegation::Acceptance;
@@ -23,7 +24,7 @@ use crate::kernel::{self, Ask, Decision, Executed, Inference, Input, ToolEnvelop
 use crate::log::record::AttemptFailure;
 use crate::message::{AdapterDecision, AgentMessage, ModelReply};
 use crate::outcome::{AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, error_type};
-use crate::program::registry::Kept;
+use crate::program::registry::{Kept, Written};
 use crate::program::{
     Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
 };
@@ -60,6 +61,8 @@ pub(super) struct Attempts<'a> {
     /// Completion tokens of this call.
     pub(super) tokens_out: u64,
     prompt: Option<Prompt>,
+    /// The state that the prompt shows: context and earlier results.
+    shown: (Map, Vec<Value>),
     /// What the model is told on the next generation.
     feedback: Option<AgentMessage>,
     generations: u32,
@@ -80,7 +83,6 @@ struct Success<'a> {
     host: CallHost<'a>,
     returned: Returned,
     reads: Reads,
-    host_calls: u32,
 }
 
 impl<'a> Attempts<'a> {
@@ -93,6 +95,7 @@ impl<'a> Attempts<'a> {
             tokens_in: 0,
             tokens_out: 0,
             prompt: None,
+            shown: Default::default(),
             feedback: None,
             generations: 0,
             charged: 0,
@@ -173,18 +176,55 @@ impl<'a> Attempts<'a> {
             Returned::Value(value) => value,
             Returned::Outcome(outcome) => outcome.result?,
         };
-        self.committing = Some(success.host);
         let keep = self.source == ProgramSource::Generated || self.source == ProgramSource::Library;
         if let Some(program) = self.program.clone().filter(|_| keep && self.call.reusable()) {
-            let call = self.call;
-            let model = call.agent.0.settings.model.clone();
-            let registry = call.agent.runtime().registry();
-            let saved = registry.keep(call.key(), program, model, call.arguments(), &success.reads, success.host_calls);
-            if self.frame.journal.store().is_some() {
-                self.changes.push(Change::Kept { program: Arc::new(saved), run: call.call_id });
-            }
+            self.keep(program, &success.host, success.reads, &value);
         }
+        self.committing = Some(success.host);
         Ok(value)
+    }
+
+    /// Keeps the program that succeeded, with the evidence of this run.
+    fn keep(&mut self, program: Program, host: &CallHost<'_>, mut reads: Reads, value: &Value) {
+        let call = self.call;
+        let tools = host.reached.tools.lock().clone();
+        let reached_agents = host.reached.agents.load(Ordering::Relaxed);
+        if let Some(executor) = self.executor().filter(|_| !tools.is_empty() && !reached_agents) {
+            self.keep_what_matters(executor, &program, &mut reads, &tools);
+        }
+        // The library's programs were written against no agent's state.
+        let generated = self.source == ProgramSource::Generated;
+        let (context, history) = if generated { std::mem::take(&mut self.shown) } else { Default::default() };
+        let saved = call.agent.runtime().registry().keep(
+            call.key(),
+            program,
+            call.agent.0.settings.model.clone(),
+            &Written {
+                arguments: call.arguments(),
+                context: &context,
+                history: &history,
+                reads: &reads,
+                read_history: host.reached.history.load(Ordering::Relaxed),
+                value,
+                writes: &host.attempt.writes(),
+                probeable: tools.is_empty() && !reached_agents,
+            },
+        );
+        if self.frame.journal.store().is_some() {
+            self.changes.push(Change::Kept { program: Arc::new(saved), run: call.call_id });
+        }
+    }
+
+    /// A later dry run has no answers of tools, so a program that called some is looked at now: what it read without any
+    /// influence on what it does counts as not read.
+    fn keep_what_matters(&self, executor: &dyn Executor, program: &Program, reads: &mut Reads, tools: &[ToolCall]) {
+        let call = self.call;
+        let matters = |input| call.influences(self.frame, executor, program, input, tools);
+        let positions = (0..call.args.len()).filter(|index| reads.all_args || reads.args.contains(index));
+        reads.args = positions.filter(|index| matters(*index)).collect();
+        let named = call.kwargs.keys().enumerate().filter(|(_, name)| reads.all_kwargs || reads.kwargs.contains(*name));
+        reads.kwargs = named.filter(|(index, _)| matters(call.args.len() + index)).map(|(_, name)| name.clone()).collect();
+        (reads.all_args, reads.all_kwargs) = (false, false);
     }
 
     /// Tells the flow what this call itself used so far: before its program runs, so that children share what is left.
@@ -215,7 +255,7 @@ impl<'a> Attempts<'a> {
         let before = call.trace.tokens();
         let execution = executor.execute(program, call.arguments(), &host, &self.bounds());
         let child_tokens = Tokens(call.trace.tokens() - before);
-        let Execution { result, reads, host_calls, .. } = execution;
+        let Execution { result, reads, .. } = execution;
         let envelope = match result {
             Ok(returned) => match self.check(executor, &host, &returned) {
                 Ok(()) => {
@@ -223,7 +263,7 @@ impl<'a> Attempts<'a> {
                         Returned::Value(value) => value.clone(),
                         Returned::Outcome(outcome) => Value::Map(outcome.to_map()),
                     };
-                    self.success = Some(Success { host, returned, reads, host_calls });
+                    self.success = Some(Success { host, returned, reads });
                     ToolEnvelope::Ok(Arc::new(value))
                 }
                 Err(message) => {
@@ -259,7 +299,8 @@ impl<'a> Attempts<'a> {
         let call = self.call;
         let settings = &call.agent.0.settings;
         if self.prompt.is_none() {
-            self.prompt = Some(self.build_prompt());
+            let prompt = self.build_prompt();
+            self.prompt = Some(prompt);
         }
         loop {
             self.generations += 1;
@@ -402,7 +443,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    fn build_prompt(&self) -> Prompt {
+    fn build_prompt(&mut self) -> Prompt {
         let call = self.call;
         let settings = &call.agent.0.settings;
         let delegation = &settings.delegation;
@@ -414,7 +455,8 @@ impl<'a> Attempts<'a> {
             })
             .collect();
         let context = CallHost::new(self.frame).attempt.snapshot();
-        let history: Vec<_> = call.agent.remembered().iter().map(|entry| entry.line().clone()).collect();
+        let remembered = call.agent.remembered();
+        let history: Vec<_> = remembered.iter().map(|entry| entry.line().clone()).collect();
         let Prompt { system, user } = prompt::build(&PromptInput {
             role: call.agent.role(),
             method: &call.method,
@@ -431,6 +473,7 @@ impl<'a> Attempts<'a> {
             history: &history,
             tools: &settings.tool_docs,
         });
+        self.shown = (context, remembered.iter().map(|entry| entry.value().clone()).collect());
         Prompt { system: scrubbed(system), user: scrubbed(user) }
     }
 }

@@ -3,7 +3,6 @@
 //! This is where an agent's settings become a contract, a kept or generated program becomes the run's decision, and an
 //! ended run becomes an outcome. What happens in between is the kernel's to decide and the driver's to perform.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::attempts::{Attempts, Start};
-use super::host::{CallHost, DryHost};
+use super::host::{CallHost, DryHost, ToolCall};
 use super::journal::Journal;
 use super::runtime_context::Turn;
 use super::{Agent, dispatch};
@@ -24,8 +23,10 @@ use crate::ids::{CallId, TraceId};
 use crate::kernel::Environment;
 use crate::log::record::{CallRecord, DebugFields, rfc3339};
 use crate::outcome::{AgentOutcome, Durability, ErrorType, Metadata, Outcome, OutcomeError, Reason};
-use crate::program::registry::{Kept, Key, perturbations};
-use crate::program::{Arguments, Bounds, Executor, Limits, Program, ProgramFailure, Returned};
+use crate::program::influence::{self, Observed};
+use crate::program::literals::literals;
+use crate::program::registry::{Kept, Key, State, history_digest, perturbations};
+use crate::program::{Arguments, Bounds, Executor, Limits, Program, ProgramFailure};
 use crate::provider::wait;
 use crate::runtime::driver;
 use crate::runtime::options::{Options, Reuse};
@@ -101,9 +102,6 @@ pub(super) fn nested<'a>(
         call.perform(turn.is_some()).await
     })
 }
-
-/// What a dry run shows.
-type Observed = (Result<Returned, ProgramFailure>, BTreeMap<String, Option<Value>>);
 
 /// The future's output, or `None` once `left` has passed or the flow is cancelled. Costs nothing extra when the future
 /// is ready at once.
@@ -370,14 +368,17 @@ impl<'a> Call<'a> {
             return None;
         }
         let executor = self.agent.runtime().executor(settings.language, settings.isolation)?;
-        let mut influences = |program: &Program, input: usize| self.influences(frame, executor, program, input);
+        let mut influences = |program: &Program, input: usize| self.influences(frame, executor, program, input, &[]);
         let registry = self.agent.runtime().registry();
         let key = self.key();
-        let found = registry.find(&key, self.arguments(), &mut influences);
+        let context = |key: &str| CallHost::new(frame).attempt.get(key);
+        let history = || history_digest(&self.agent.results());
+        let state = State { context: &context, history: &history };
+        let found = registry.find(&key, self.arguments(), state, &mut influences);
         if found.is_some() || !self.adopt_stored(frame, executor, &key) {
             return found;
         }
-        registry.find(&key, self.arguments(), &mut influences)
+        registry.find(&key, self.arguments(), state, &mut influences)
     }
 
     /// Takes in the programs that the store has under that key; says whether there were new ones.
@@ -426,46 +427,53 @@ impl<'a> Call<'a> {
         )
     }
 
-    /// A dry run: does changing input number `input` change what the program does?
-    fn influences(&self, frame: &Frame<'_>, executor: &dyn Executor, program: &Program, input: usize) -> bool {
-        let Some(baseline) = self.observe(frame, executor, program, &self.args, &self.kwargs) else { return false };
-        let original = self.args.iter().chain(self.kwargs.values()).nth(input);
-        let others = original.map(perturbations).unwrap_or_default();
-        others.into_iter().any(|other| {
-            let (mut args, mut kwargs) = (self.args.to_vec(), (*self.kwargs).clone());
-            match args.get_mut(input) {
-                Some(argument) => *argument = other,
-                None => {
-                    if let Some(argument) = kwargs.values_mut().nth(input - args.len()) {
-                        *argument = other;
-                    }
-                }
-            }
-            self.observe(frame, executor, program, &args, &kwargs).is_some_and(|observed| observed != baseline)
-        })
-    }
-
-    /// Everything a dry run shows: value or failure, and what it wrote. `None` when a limit ended it, which shows how long
-    /// the program takes and not what it does.
-    fn observe(
+    /// A dry run: does changing input number `input` change what the program does? `answers` are those of host tools.
+    pub(super) fn influences(
         &self,
         frame: &Frame<'_>,
         executor: &dyn Executor,
         program: &Program,
-        args: &[Value],
-        kwargs: &Map,
+        input: usize,
+        answers: &[ToolCall],
+    ) -> bool {
+        let Some(original) = self.args.iter().chain(self.kwargs.values()).nth(input) else { return false };
+        let observe = |args: &[Value], kwargs: &Map, variant: usize| {
+            self.observe(executor, program, Arguments { args, kwargs }, &DryHost::new(frame, answers, variant))
+        };
+        let Some(baseline) = observe(&self.args, &self.kwargs, 0) else { return false };
+        let literals = literals(program.language, &program.code);
+        perturbations(original).into_iter().enumerate().any(|(variant, other)| {
+            let (mut args, mut kwargs) = (self.args.to_vec(), (*self.kwargs).clone());
+            let slot = match args.get_mut(input) {
+                Some(argument) => Some(argument),
+                None => kwargs.values_mut().nth(input - self.args.len()),
+            };
+            let Some(slot) = slot else { return false };
+            slot.clone_from(&other);
+            let observed = observe(&args, &kwargs, variant);
+            observed.is_some_and(|observed| influence::matters(original, &other, &baseline, &observed, &literals))
+        })
+    }
+
+    /// Everything a dry run shows. `None` when a limit ended it, which shows how long the program takes and not what it
+    /// does.
+    fn observe(
+        &self,
+        executor: &dyn Executor,
+        program: &Program,
+        arguments: Arguments<'_>,
+        host: &DryHost<'_>,
     ) -> Option<Observed> {
         let limits = Limits {
             max_instructions: DRY_INSTRUCTIONS,
             cpu_time: DRY_CPU_TIME,
             ..(*self.agent.0.settings.limits).clone()
         };
-        let host = DryHost::new(frame);
         let bounds = Bounds { limits: &limits, deadline: Some(self.deadline), cancel: &self.trace.cancel };
-        let execution = executor.execute(program, Arguments { args, kwargs }, &host, &bounds);
+        let execution = executor.execute(program, arguments, host, &bounds);
         match &execution.result {
             Ok(_) | Err(ProgramFailure::Raised { .. } | ProgramFailure::Refused { .. }) => {
-                Some((execution.result, host.writes()))
+                Some(Observed { result: execution.result, writes: host.writes(), tools: host.tools() })
             }
             Err(
                 ProgramFailure::Fuel { .. }

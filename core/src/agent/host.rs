@@ -4,6 +4,7 @@
 //! machine (models, logs, tools) cannot be set, and the context is the attempt's.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
@@ -14,6 +15,7 @@ use super::runtime_context::{Attempt, Base};
 use super::{Agent, UseError, history};
 use crate::cancel::CancelToken;
 use crate::outcome::Outcome;
+use crate::program::registry::perturbations;
 use crate::program::{AgentRef, Host, HostError};
 use crate::runtime::Runtime;
 use crate::runtime::options::Options;
@@ -46,6 +48,26 @@ pub(super) struct CallHost<'a> {
     agents: Mutex<Vec<Agent>>,
     /// Delegates to keep for `tool(name)` when the attempt succeeds.
     delegates: Mutex<Vec<Agent>>,
+    pub(super) reached: Reached,
+}
+
+/// How far a program reached: what decides which dry runs can show what it does.
+#[derive(Default)]
+pub(super) struct Reached {
+    /// It looked at earlier results.
+    pub(super) history: AtomicBool,
+    /// It made, changed or called agents.
+    pub(super) agents: AtomicBool,
+    /// It called host tools, in this order.
+    pub(super) tools: Mutex<Vec<ToolCall>>,
+}
+
+/// One call of a host tool and its answer.
+#[derive(Clone, Debug)]
+pub(super) struct ToolCall {
+    name: String,
+    arguments: Map,
+    answer: Result<Value, String>,
 }
 
 impl<'a> CallHost<'a> {
@@ -58,7 +80,7 @@ impl<'a> CallHost<'a> {
     }
 
     fn above(frame: &'a Frame<'a>, base: Base<'a>) -> Self {
-        Self { frame, attempt: Attempt::new(base), agents: Mutex::default(), delegates: Mutex::default() }
+        Self { frame, attempt: Attempt::new(base), agents: Mutex::default(), delegates: Mutex::default(), reached: Reached::default() }
     }
 
     /// Makes the attempt's writes and delegates visible.
@@ -82,6 +104,7 @@ impl<'a> CallHost<'a> {
     }
 
     fn known(&self, agent: AgentRef) -> Result<Agent, HostError> {
+        self.reached.agents.store(true, Ordering::Relaxed);
         self.agent(agent).ok_or_else(unknown_agent)
     }
 
@@ -95,6 +118,7 @@ impl<'a> CallHost<'a> {
     }
 
     fn make(&self, maker: &Agent, levels: i32, role: &str, options: &Map) -> Result<Agent, HostError> {
+        self.reached.agents.store(true, Ordering::Relaxed);
         if let Some(name) = options.keys().find(|name| !PROGRAM_OPTIONS.contains(&name.as_str())) {
             let allowed = PROGRAM_OPTIONS.join(", ");
             return Err(HostError::Refused(format!("a program cannot set the option {name:?}; it may set: {allowed}")));
@@ -263,7 +287,8 @@ impl Host for CallHost<'_> {
             HostError::Refused(format!("tool {name} was not called: its intent could not be stored: {error}"))
         })?;
         let bounds = ToolBounds { deadline: self.frame.deadline, cancel: &trace.cancel };
-        let result = tool.call(arguments, &bounds);
+        let result = tool.call(arguments.clone(), &bounds);
+        self.reached.tools.lock().push(ToolCall { name: name.to_owned(), arguments, answer: result.clone() });
         if let Err(error) = journal.effect(call_no, &result) {
             return Err(HostError::Refused(format!("tool {name} was called, but its answer could not be stored: {error}")));
         }
@@ -278,10 +303,12 @@ impl Host for CallHost<'_> {
     }
 
     fn history(&self) -> Vec<Value> {
-        history(self.frame.agent)
+        self.reached.history.store(true, Ordering::Relaxed);
+        self.frame.agent.results()
     }
 
     fn content(&self, reference: &str) -> Result<Value, HostError> {
+        self.reached.history.store(true, Ordering::Relaxed);
         content(self.frame.agent, reference)
     }
 
@@ -297,19 +324,33 @@ impl Host for CallHost<'_> {
 }
 
 /// The host of a dry run: reads are real, writes stay here, and everything that would reach further is refused. Such a
-/// program has no host calls on record, so refusing one is itself a change of behaviour.
+/// program did not reach further before, so refusing it is itself a change of behaviour.
+///
+/// Tools are answered from what they answered before. Where a program asks otherwise than it did, so does the answer
+/// differ, for a program that works with the answers shows it then.
 pub(super) struct DryHost<'a> {
     host: CallHost<'a>,
+    answers: &'a [ToolCall],
+    asked: AtomicUsize,
+    /// Which of the possible other answers is given.
+    variant: usize,
 }
 
 impl<'a> DryHost<'a> {
-    pub(super) fn new(frame: &'a Frame<'a>) -> Self {
-        Self { host: CallHost::new(frame) }
+    pub(super) fn new(frame: &'a Frame<'a>, answers: &'a [ToolCall], variant: usize) -> Self {
+        Self { host: CallHost::new(frame), answers, asked: AtomicUsize::new(0), variant }
     }
 
     /// Sees what an attempt wrote so far.
     pub(super) fn over(host: &'a CallHost<'a>) -> Self {
-        Self { host: CallHost::above(host.frame, Base::Outer(&host.attempt)) }
+        let above = CallHost::above(host.frame, Base::Outer(&host.attempt));
+        Self { host: above, answers: &[], asked: AtomicUsize::new(0), variant: 0 }
+    }
+
+    /// Tools it called, with their arguments: told to the outside, and no part of its answer.
+    pub(super) fn tools(&self) -> Vec<(String, Map)> {
+        let calls = self.host.reached.tools.lock();
+        calls.iter().map(|call| (call.name.clone(), call.arguments.clone())).collect()
     }
 
     /// What the program wrote: an observable beside its value.
@@ -369,8 +410,19 @@ impl Host for DryHost<'_> {
         Err(dry())
     }
 
-    fn tool(&self, _name: &str, _arguments: Map) -> Result<Value, HostError> {
-        Err(dry())
+    fn tool(&self, name: &str, arguments: Map) -> Result<Value, HostError> {
+        let before = self.answers.get(self.asked.fetch_add(1, Ordering::Relaxed)).filter(|before| before.name == name);
+        let before = before.ok_or_else(dry)?;
+        let answer = match &before.answer {
+            Ok(answer) if before.arguments == arguments => Ok(answer.clone()),
+            Ok(answer) => {
+                let others = perturbations(answer);
+                Ok(others.get(self.variant % others.len().max(1)).unwrap_or(answer).clone())
+            }
+            Err(message) => Err(message.clone()),
+        };
+        self.host.reached.tools.lock().push(ToolCall { name: name.to_owned(), arguments, answer: answer.clone() });
+        answer.map_err(|message| HostError::Refused(format!("tool {name}: {message}")))
     }
 
     fn tool_names(&self) -> Vec<String> {
@@ -394,10 +446,6 @@ impl Host for DryHost<'_> {
     }
 
     fn print(&self, _line: &str) {}
-}
-
-fn history(agent: &Agent) -> Vec<Value> {
-    agent.remembered().iter().map(|entry| entry.value().clone()).collect()
 }
 
 /// The value behind a reference of `history`.

@@ -264,6 +264,11 @@ impl Agent {
         self.0.memory.lock().history.entries()
     }
 
+    /// Its earlier results, as programs see them.
+    fn results(&self) -> Vec<Value> {
+        self.remembered().iter().map(|entry| entry.value().clone()).collect()
+    }
+
     fn record(&self, record: Arc<CallRecord>) {
         let oldest = self.0.memory.lock().history.push(record);
         // Freed outside the lock: a record may hold large values.

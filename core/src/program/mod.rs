@@ -14,7 +14,9 @@ use crate::ids::Digest;
 use crate::outcome::Outcome;
 use crate::value::{Map, Value};
 
+pub mod influence;
 pub mod limits;
+pub mod literals;
 #[cfg(feature = "lua")]
 pub mod lua;
 pub mod registry;

@@ -1,11 +1,26 @@
 //! Kept programs, and the evidence that justifies running one again (product.md section 8).
 //!
 //! A program is kept under a [`Key`] and reused for other inputs only where two things are known about each input:
-//! the interpreter saw the program *read* it, and a dry run showed that changing it changes what the program does. An
-//! input without both is pinned to the value it had. So a program that baked an input in, or that always converts in
-//! one direction, never answers for inputs it did not look at. This module decides; it runs nothing itself.
+//! the interpreter saw the program *read* it, and a dry run showed that changing it changes what the program does (see
+//! [`influence`](super::influence)). An input without both is pinned to the value it had. So a program that baked an
+//! input in, or that always converts in one direction, never answers for inputs it did not look at.
+//!
+//! What the writer of a program saw around the call can be baked in too: the agent's context and its earlier results.
+//! State changes from call to call, though, and must not take their programs from methods that have nothing to do with
+//! it. So, for each context key that was there when the program was written (a key that came later is no evidence):
+//!
+//! - A key that the program read is free: it sees the value of the moment.
+//! - A program that read nothing at all is pinned to everything: its answer can only come from what its writer saw.
+//! - A key that is not made of numbers alone (text and flags say what is wanted, such as a unit or a name) pins the
+//!   program to its value, unless the program overwrites it and its text does not mention it.
+//! - A key made of numbers pins a program with literals of its own, for a number may have become a factor or an answer.
+//!   One without any (`return args[1] + args[2]`) is free.
+//! - Earlier results pin a program that mentions one of their values.
+//!
+//! A pin of the last two kinds is lifted when a program with the same literals is written against another value of the
+//! same thing: then the value did not go into it. This module decides; it runs nothing itself.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -13,6 +28,7 @@ use parking_lot::RwLock;
 
 use crate::canonical;
 use crate::ids::Digest;
+use crate::program::literals::{Literal, literals};
 use crate::program::{Arguments, INTERFACE_VERSION, Language, Program, Reads};
 use crate::value::{Map, Value};
 
@@ -24,6 +40,8 @@ const MAX_VARIANTS: usize = 8;
 const MAX_KEYS: usize = 4_096;
 /// Dry runs that may fail to prove an input's influence before it stays pinned.
 const MAX_PROBES: u8 = 3;
+/// Letters of a text among earlier results that are worth finding inside a program's own texts.
+const MENTIONED_LETTERS: usize = 3;
 
 /// What a program is kept under. Two calls with equal keys ask for the same method in the same way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -90,6 +108,162 @@ struct InputEvidence {
     influence: AtomicU8,
 }
 
+/// What a program is pinned to beside its inputs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pins {
+    /// Context keys, each with the digest of the value that it must have.
+    pub context: BTreeMap<String, Digest>,
+    /// Digest of the earlier results that must be there; `None` for any.
+    pub history: Option<Digest>,
+}
+
+impl Pins {
+    /// Whether the state of the moment is the one that the program is pinned to.
+    fn hold(&self, state: State<'_>) -> bool {
+        let same = |(key, digest): (&String, &Digest)| (state.context)(key).is_some_and(|value| canonical::hash(&value) == *digest);
+        self.context.iter().all(same) && self.history.is_none_or(|digest| (state.history)() == digest)
+    }
+}
+
+/// What an agent remembers as a call begins. Asked only for a program that is pinned to it.
+#[derive(Clone, Copy)]
+pub struct State<'a> {
+    /// One key of the context.
+    pub context: &'a dyn Fn(&str) -> Option<Value>,
+    /// Digest of the earlier results; see [`history_digest`].
+    pub history: &'a dyn Fn() -> Digest,
+}
+
+/// What programs are pinned to when earlier results may have been baked in.
+pub fn history_digest(history: &[Value]) -> Digest {
+    canonical::hash_with(|out| {
+        out.list(|list| {
+            for entry in history {
+                list.item().digest(&canonical::hash(entry));
+            }
+        });
+    })
+}
+
+/// The run that made a program: what its writer knew, and what the program did.
+#[derive(Clone, Copy, Debug)]
+pub struct Written<'a> {
+    /// What it was called with.
+    pub arguments: Arguments<'a>,
+    /// The context that its writer saw.
+    pub context: &'a Map,
+    /// The earlier results that its writer saw.
+    pub history: &'a [Value],
+    /// What it looked at.
+    pub reads: &'a Reads,
+    /// Whether it looked at earlier results.
+    pub read_history: bool,
+    /// What it returned.
+    pub value: &'a Value,
+    /// What it wrote into the context.
+    pub writes: &'a BTreeMap<String, Option<Value>>,
+    /// Whether dry runs can show what it does. Otherwise reading alone counts.
+    pub probeable: bool,
+}
+
+impl Written<'_> {
+    fn read_nothing(&self) -> bool {
+        let Reads { args, all_args, kwargs, all_kwargs, context, all_context } = self.reads;
+        let any = *all_args || *all_kwargs || *all_context || self.read_history;
+        !any && args.is_empty() && kwargs.is_empty() && context.is_empty()
+    }
+
+    /// Literals that may hold something its writer saw: not those that every program is full of, unless it answers so.
+    fn telling<'l>(&self, literals: &'l [Literal]) -> Vec<&'l Literal> {
+        let mut answer = vec![self.value];
+        answer.extend(self.writes.values().flatten());
+        let answered = |literal: &Literal| answer.iter().any(|value| any_leaf(value, &mut |leaf| literal.is(leaf)));
+        literals.iter().filter(|literal| !literal.is_everyday() || answered(literal)).collect()
+    }
+
+    fn pins(&self, literals: &[Literal], lifted: &dyn Fn(Pinned<'_>) -> bool) -> Pins {
+        let telling = self.telling(literals);
+        let read_nothing = self.read_nothing();
+        let mut pins = Pins::default();
+        for (key, value) in self.context {
+            if self.reads.all_context || self.reads.context.contains(key) {
+                continue;
+            }
+            let digest = canonical::hash(value);
+            let pinned = if read_nothing {
+                true
+            } else if self.writes.contains_key(key) {
+                any_leaf(value, &mut |leaf| mentions(&telling, leaf))
+            } else if is_numeric(value) {
+                !telling.is_empty() && !lifted(Pinned::Key(key, digest))
+            } else {
+                true
+            };
+            if pinned {
+                pins.context.insert(key.clone(), digest);
+            }
+        }
+        let mut results = self.history.iter().filter_map(|entry| entry.as_map()?.get("value")).peekable();
+        if !self.read_history && results.peek().is_some() {
+            let digest = history_digest(self.history);
+            let mentioned = results.any(|value| any_leaf(value, &mut |leaf| mentions(&telling, leaf)));
+            if read_nothing || (mentioned && !lifted(Pinned::History(digest))) {
+                pins.history = Some(digest);
+            }
+        }
+        pins
+    }
+}
+
+/// One thing that a program is pinned to.
+#[derive(Clone, Copy)]
+enum Pinned<'a> {
+    Key(&'a str, Digest),
+    History(Digest),
+}
+
+/// Whether it is made of numbers, and of nothing else.
+fn is_numeric(value: &Value) -> bool {
+    let mut some = false;
+    let other = any_leaf(value, &mut |leaf| {
+        some = true;
+        !matches!(leaf, Value::Int(_) | Value::Float(_))
+    });
+    some && !other
+}
+
+/// Whether the literals name this leaf: as it is, or as words of a text.
+fn mentions(literals: &[&Literal], leaf: &Value) -> bool {
+    literals.iter().any(|literal| {
+        literal.is(leaf)
+            || match (literal, leaf) {
+                (Literal::Text(text), Value::String(words)) => {
+                    words.chars().filter(|letter| letter.is_alphanumeric()).count() >= MENTIONED_LETTERS
+                        && has_words(text, words)
+                }
+                (Literal::Text(text), Value::Int(_) | Value::Float(_)) => has_words(text, &leaf.to_json()),
+                (Literal::Text(_) | Literal::Number(_) | Literal::Flag(_), _) => false,
+            }
+    })
+}
+
+/// Whether `words` stands in the text with no letter or digit right before or behind it.
+fn has_words(text: &str, words: &str) -> bool {
+    let outside = |character: Option<char>| !character.is_some_and(char::is_alphanumeric);
+    text.match_indices(words).any(|(index, _)| {
+        outside(text[..index].chars().next_back()) && outside(text[index + words.len()..].chars().next())
+    })
+}
+
+/// Whether some leaf of the value is like that. Empty lists and maps have none.
+fn any_leaf(value: &Value, is: &mut dyn FnMut(&Value) -> bool) -> bool {
+    match value {
+        Value::List(list) => list.iter().any(|item| any_leaf(item, is)),
+        Value::Map(map) => map.values().any(|item| any_leaf(item, is)),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => is(value),
+    }
+}
+
 /// A kept program as plain data: what a store keeps of it.
 #[derive(Clone, Debug)]
 pub struct Saved {
@@ -103,6 +277,8 @@ pub struct Saved {
     pub version: u32,
     /// What is known about each input: whether it was read, and the digest of its value in the run that made the program.
     pub inputs: Vec<(bool, Digest)>,
+    /// What it is pinned to beside them.
+    pub pins: Pins,
     /// See [`Kept`].
     pub probeable: bool,
     /// Times it ran again.
@@ -133,6 +309,16 @@ fn program_id(key: &Key, code: &str) -> Digest {
     })
 }
 
+fn literals_digest(literals: &[Literal]) -> Digest {
+    canonical::hash_with(|out| {
+        out.list(|list| {
+            for literal in literals {
+                list.item().str(&format!("{literal:?}"));
+            }
+        });
+    })
+}
+
 /// `influence` counts failed probes from zero; this marks a successful one.
 const PROVEN: u8 = u8::MAX;
 
@@ -150,7 +336,10 @@ pub struct Kept {
     /// 1 for the first program under its key.
     pub version: u32,
     inputs: Vec<InputEvidence>,
-    /// False when the program called the host: then a dry run is impossible and reading alone counts.
+    pins: Pins,
+    /// Names the literals of its text.
+    literals: Digest,
+    /// False when the program reached other agents or tools: then a later dry run is impossible and reading alone counts.
     probeable: bool,
     uses: AtomicU64,
     failures: AtomicU64,
@@ -175,6 +364,8 @@ impl Kept {
             model: saved.model.clone(),
             version: saved.version,
             inputs: inputs.collect(),
+            pins: saved.pins.clone(),
+            literals: literals_digest(&literals(saved.key.language, &saved.code)),
             probeable: saved.probeable,
             uses: AtomicU64::new(saved.uses),
             failures: AtomicU64::new(saved.failures),
@@ -208,9 +399,17 @@ impl Kept {
         }
     }
 
-    /// Whether the evidence covers these inputs. `influences(i)` makes a dry run: does changing input `i` change what
-    /// the program does? Inputs are the positional arguments in order, then the named ones in key order.
-    fn fits(&self, arguments: Arguments<'_>, influences: &mut dyn FnMut(&Program, usize) -> bool) -> bool {
+    /// Whether the evidence covers these inputs in this state. `influences(i)` makes a dry run: does changing input `i`
+    /// change what the program does? Inputs are the positional arguments in order, then the named ones in key order.
+    fn fits(
+        &self,
+        arguments: Arguments<'_>,
+        state: State<'_>,
+        influences: &mut dyn FnMut(&Program, usize) -> bool,
+    ) -> bool {
+        if !self.pins.hold(state) {
+            return false;
+        }
         let values = arguments.args.iter().chain(arguments.kwargs.values());
         self.inputs.iter().zip(values).enumerate().all(|(index, (input, value))| {
             let failed_probes = input.influence.load(Ordering::Relaxed);
@@ -277,32 +476,26 @@ struct Slot {
 }
 
 impl Registry {
-    /// A kept program whose evidence covers these arguments, newest first.
+    /// A kept program whose evidence covers these arguments in this state, newest first.
     pub fn find(
         &self,
         key: &Key,
         arguments: Arguments<'_>,
+        state: State<'_>,
         influences: &mut dyn FnMut(&Program, usize) -> bool,
     ) -> Option<Arc<Kept>> {
         // Cloned out of the lock, for a dry run must not hold it; there are at most MAX_VARIANTS.
         let first = self.state.read().slots.get(key)?.variants.first()?.clone();
-        if !first.quarantined() && first.fits(arguments, influences) {
+        if !first.quarantined() && first.fits(arguments, state, influences) {
             return Some(first);
         }
         let rest = self.state.read().slots.get(key)?.variants.get(1..)?.to_vec();
-        rest.into_iter().find(|kept| !kept.quarantined() && kept.fits(arguments, influences))
+        rest.into_iter().find(|kept| !kept.quarantined() && kept.fits(arguments, state, influences))
     }
 
-    /// Keeps a program that succeeded, with what it read of the arguments it ran with. Returns it as data.
-    pub fn keep(
-        &self,
-        key: Key,
-        program: Program,
-        model: Arc<str>,
-        arguments: Arguments<'_>,
-        reads: &Reads,
-        host_calls: u32,
-    ) -> Saved {
+    /// Keeps a program that succeeded, with what is known of the run that made it. Returns it as data.
+    pub fn keep(&self, key: Key, program: Program, model: Arc<str>, written: &Written<'_>) -> Saved {
+        let (arguments, reads) = (written.arguments, written.reads);
         let positional = arguments
             .args
             .iter()
@@ -312,16 +505,27 @@ impl Registry {
             .kwargs
             .iter()
             .map(|(name, value)| (reads.all_kwargs || reads.kwargs.contains(name), canonical::hash(value)));
+        let literals = literals(key.language, &program.code);
+        let telling = literals_digest(&literals);
+        let earlier = self.state.read().slots.get(&key).map(|slot| slot.variants.clone()).unwrap_or_default();
+        // A program with the same literals that was written against another value of the same thing.
+        let lifted = |pinned: Pinned<'_>| {
+            earlier.iter().filter(|kept| kept.literals == telling).any(|kept| match pinned {
+                Pinned::Key(key, digest) => kept.pins.context.get(key).is_some_and(|other| *other != digest),
+                Pinned::History(digest) => kept.pins.history.is_some_and(|other| other != digest),
+            })
+        };
         let mut saved = Saved {
-            key,
             code: program.code.clone(),
             model,
             version: 1,
             inputs: positional.chain(named).collect(),
-            probeable: host_calls == 0,
+            pins: written.pins(&literals, &lifted),
+            probeable: written.probeable,
             uses: 0,
             failures: 0,
             failures_in_a_row: 0,
+            key,
         };
         let mut state = self.state.write();
         let slot = state.slot(&saved.key);
@@ -453,10 +657,32 @@ mod tests {
         }
     }
 
-    fn keep(registry: &Registry, args: &[Value], reads: &Reads, host_calls: u32) {
+    fn keep(registry: &Registry, args: &[Value], reads: &Reads, probeable: bool) {
+        keep_within(registry, "return args[1]", args, &Map::new(), &Written { probeable, ..written(args, reads) });
+    }
+
+    fn keep_within(registry: &Registry, code: &str, args: &[Value], context: &Map, written: &Written<'_>) {
+        registry.keep(key(args), program(code), "m".into(), &Written { context, ..*written });
+    }
+
+    fn written<'a>(args: &'a [Value], reads: &'a Reads) -> Written<'a> {
+        static NONE: (Map, Value, BTreeMap<String, Option<Value>>) = (Map::new(), Value::Null, BTreeMap::new());
+        Written {
+            arguments: Arguments { args, kwargs: &NONE.0 },
+            context: &NONE.0,
+            history: &[],
+            reads,
+            read_history: false,
+            value: &NONE.1,
+            writes: &NONE.2,
+            probeable: true,
+        }
+    }
+
+    fn find(registry: &Registry, args: &[Value], context: &Map, influences: bool) -> bool {
         let kwargs = Map::new();
-        let arguments = Arguments { args, kwargs: &kwargs };
-        registry.keep(key(args), program("p"), "m".into(), arguments, reads, host_calls);
+        let state = State { context: &|key| context.get(key).cloned(), history: &|| history_digest(&[]) };
+        registry.find(&key(args), Arguments { args, kwargs: &kwargs }, state, &mut |_, _| influences).is_some()
     }
 
     fn key(args: &[Value]) -> Key {
@@ -466,8 +692,7 @@ mod tests {
     }
 
     fn found(registry: &Registry, args: &[Value], influences: bool) -> bool {
-        let kwargs = Map::new();
-        registry.find(&key(args), Arguments { args, kwargs: &kwargs }, &mut |_, _| influences).is_some()
+        find(registry, args, &Map::new(), influences)
     }
 
     fn all_read() -> Reads {
@@ -477,7 +702,7 @@ mod tests {
     #[test]
     fn an_ignored_argument_pins_the_program_to_its_value() {
         let registry = Registry::default();
-        keep(&registry, &["km".into()], &Reads::default(), 0);
+        keep(&registry, &["km".into()], &Reads::default(), true);
         assert!(found(&registry, &["km".into()], true));
         assert!(!found(&registry, &["mi".into()], true));
     }
@@ -485,7 +710,7 @@ mod tests {
     #[test]
     fn an_argument_that_is_read_but_changes_nothing_pins_too() {
         let registry = Registry::default();
-        keep(&registry, &[2.into()], &all_read(), 0);
+        keep(&registry, &[2.into()], &all_read(), true);
         assert!(!found(&registry, &[3.into()], false));
         assert!(found(&registry, &[3.into()], true), "one proof is enough");
         assert!(found(&registry, &[4.into()], false), "and it is remembered");
@@ -494,7 +719,7 @@ mod tests {
     #[test]
     fn probing_stops_after_a_few_failures() {
         let registry = Registry::default();
-        keep(&registry, &[2.into()], &all_read(), 0);
+        keep(&registry, &[2.into()], &all_read(), true);
         for other in 3..3 + i64::from(MAX_PROBES) {
             assert!(!found(&registry, &[other.into()], false));
         }
@@ -502,16 +727,16 @@ mod tests {
     }
 
     #[test]
-    fn a_program_with_host_calls_is_justified_by_reading_alone() {
+    fn a_program_that_reaches_others_is_justified_by_reading_alone() {
         let registry = Registry::default();
-        keep(&registry, &[2.into()], &all_read(), 1);
+        keep(&registry, &[2.into()], &all_read(), false);
         assert!(found(&registry, &[3.into()], false));
     }
 
     #[test]
     fn failing_in_a_row_quarantines_and_success_forgives() {
         let registry = Registry::default();
-        keep(&registry, &[], &Reads::default(), 0);
+        keep(&registry, &[], &Reads::default(), true);
         let kept = registry.list(None).remove(0).kept;
         kept.used(false);
         kept.used(false);
@@ -521,6 +746,62 @@ mod tests {
             kept.used(false);
         }
         assert!(!found(&registry, &[], true));
+    }
+
+    /// Whether a program with that text, called with 2 and written against `context`, serves `later`.
+    fn serves(code: &str, reads: &Reads, value: Value, context: &str, later: &str) -> bool {
+        let map = |json: &str| match Value::from_json(json).unwrap() {
+            Value::Map(map) => map,
+            other => panic!("a map, not {other}"),
+        };
+        let (registry, args) = (Registry::default(), [Value::Int(2)]);
+        keep_within(&registry, code, &args, &map(context), &Written { value: &value, ..written(&args, reads) });
+        find(&registry, &args, &map(later), true)
+    }
+
+    #[test]
+    fn state_that_may_be_baked_in_pins_and_state_that_merely_changes_does_not() {
+        let unit = ("return args[1] * 0.62", r#"{"to":"mi"}"#);
+        assert!(serves(unit.0, &all_read(), 1.24.into(), unit.1, r#"{"to":"mi","more":1}"#));
+        assert!(!serves(unit.0, &all_read(), 1.24.into(), unit.1, r#"{"to":"ft"}"#), "text says what is wanted");
+        assert!(!serves(unit.0, &all_read(), 1.24.into(), unit.1, "{}"));
+        let read = Reads { all_context: true, ..all_read() };
+        assert!(serves(unit.0, &read, 1.24.into(), unit.1, r#"{"to":"ft"}"#), "what is read is seen afresh");
+        let memory = (r#"{"memory":5}"#, r#"{"memory":6}"#);
+        assert!(serves("return args[1] + args[2]", &all_read(), 5.into(), memory.0, memory.1));
+        assert!(!serves("return args[1] * 5", &all_read(), 10.into(), memory.0, memory.1));
+        assert!(!serves("return 10", &Reads::default(), 10.into(), memory.0, memory.1));
+        assert!(!serves("local a = args[1]; return true", &all_read(), true.into(), memory.0, memory.1));
+        assert!(serves("local l = 0; return l + args[1]", &all_read(), 2.into(), memory.0, memory.1));
+    }
+
+    #[test]
+    fn a_number_pins_no_more_once_the_same_literals_were_written_against_another() {
+        let (registry, args, reads) = (Registry::default(), [Value::Int(2)], all_read());
+        let state = |count: i64| Map::from([("count".to_owned(), count.into())]);
+        let found = |count: i64| find(&registry, &args, &state(count), true);
+        let keep = |code: &str, count: i64| keep_within(&registry, code, &args, &state(count), &written(&args, &reads));
+        keep("return args[1] % 7", 3);
+        assert!(found(3) && !found(4));
+        keep("local x = args[1]; return x % 7", 4);
+        assert!(found(5), "the 7 has nothing to do with the count");
+    }
+
+    #[test]
+    fn earlier_results_pin_a_program_that_mentions_one() {
+        let (args, reads) = ([Value::Int(2)], all_read());
+        let entry = Value::from_json(r#"{"method":"add","args":[1,2],"ok":true,"value":"Ann Lee"}"#).unwrap();
+        for (code, reads, pinned) in [
+            ("return 'Hello, Ann Lee!'", &reads, true),
+            ("return 'Hello, Ann Leeds'", &reads, false),
+            ("return args[1]", &reads, false),
+            ("return 3", &Reads::default(), true),
+        ] {
+            let registry = Registry::default();
+            let written = Written { history: std::slice::from_ref(&entry), ..written(&args, reads) };
+            let saved = registry.keep(key(&args), program(code), "m".into(), &written);
+            assert_eq!(saved.pins.history.is_some(), pinned, "{code}");
+        }
     }
 
     #[test]
@@ -536,7 +817,7 @@ mod tests {
     fn the_number_of_keys_and_variants_is_bounded() {
         let registry = Registry::default();
         for number in 0..20 {
-            keep(&registry, &[Value::Int(number)], &Reads::default(), 0);
+            keep(&registry, &[Value::Int(number)], &Reads::default(), true);
         }
         assert_eq!(registry.list(None).len(), MAX_VARIANTS);
     }

@@ -8,7 +8,7 @@ use crate::contract::ExecutionContract;
 use crate::ids::{CallId, Digest};
 use crate::kernel::{StoredError, StoredRun};
 use crate::program::Language;
-use crate::program::registry::{Key, Saved};
+use crate::program::registry::{Key, Pins, Saved};
 use crate::store::{AgentId, AgentListed, AgentState, CallQuery, StoredCall};
 use crate::value::{Map, Value};
 
@@ -172,7 +172,7 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
 }
 
 const PROGRAM: &str = "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
-  probeable, uses, failures, failures_in_a_row
+  probeable, uses, failures, failures_in_a_row, programs.context
   FROM programs JOIN codes ON codes.hash = programs.code";
 
 /// Programs under one key, newest first, or all.
@@ -204,6 +204,21 @@ pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::
     Ok(found.into_iter().flatten().collect())
 }
 
+/// What a program is pinned to. A pin that cannot be read holds for no state.
+fn pins(json: Option<&str>) -> Pins {
+    const UNKNOWN: Digest = Digest([0; 32]);
+    let Some(json) = json else { return Pins::default() };
+    let digest = |value: &Value| value.as_str().and_then(Digest::parse).unwrap_or(UNKNOWN);
+    let Ok(Value::Map(map)) = Value::from_json(json) else {
+        return Pins { history: Some(UNKNOWN), ..Pins::default() };
+    };
+    let context = map.get("context").and_then(Value::as_map).into_iter().flatten();
+    Pins {
+        context: context.map(|(key, value)| (key.clone(), digest(value))).collect(),
+        history: map.get("history").filter(|value| **value != Value::Null).map(digest),
+    }
+}
+
 /// `None` for a language that this build does not know.
 fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
     let Some(language) = Language::from_name(row.get_ref(5)?.as_str()?) else { return Ok(None) };
@@ -230,6 +245,7 @@ fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
         model: text(8)?,
         version: row.get(9)?,
         inputs: inputs.iter().filter_map(input).collect(),
+        pins: pins(row.get_ref(15)?.as_str_or_null()?),
         probeable: row.get(11)?,
         uses: row.get::<_, i64>(12)?.unsigned_abs(),
         failures: row.get::<_, i64>(13)?.unsigned_abs(),

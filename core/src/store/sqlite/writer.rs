@@ -267,9 +267,12 @@ fn write(connection: &Connection, change: &Change, owner: i64, end: &mut (i64, D
                 .collect();
             connection
                 .prepare_cached(
-                    "INSERT OR IGNORE INTO programs(program, namespace, role, method, contract, shape, language, interface,
-                     code, model, version, inputs, probeable, state, created_run, created)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 'active', ?14, ?15)",
+                    // Written again, a program has the evidence of its last run.
+                    "INSERT INTO programs(program, namespace, role, method, contract, shape, language, interface,
+                     code, model, version, inputs, probeable, state, created_run, created, context)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 'active', ?14, ?15, ?16)
+                     ON CONFLICT(program) DO UPDATE SET inputs = excluded.inputs, context = excluded.context,
+                     probeable = excluded.probeable, created = excluded.created",
                 )?
                 .execute(params![
                     program.id().0,
@@ -287,6 +290,7 @@ fn write(connection: &Connection, change: &Change, owner: i64, end: &mut (i64, D
                     program.probeable,
                     run_bytes(*run),
                     now(),
+                    pins_json(&program.pins),
                 ])?;
         }
         Change::Used { program, ok } => {
@@ -299,6 +303,19 @@ fn write(connection: &Connection, change: &Change, owner: i64, end: &mut (i64, D
         }
     }
     Ok(())
+}
+
+/// What a program is pinned to, for its column; nothing for a program that is free.
+fn pins_json(pins: &Pins) -> Option<String> {
+    if *pins == Pins::default() {
+        return None;
+    }
+    let context = pins.context.iter().map(|(key, digest)| (key.clone(), digest.to_hex().into()));
+    let map = Map::from([
+        ("context".to_owned(), Value::Map(context.collect())),
+        ("history".to_owned(), pins.history.map(|digest| digest.to_hex()).into()),
+    ]);
+    Some(Value::Map(map).to_json())
 }
 
 /// Appends an ended call behind the last one.
