@@ -193,6 +193,82 @@ fn an_honest_converter_serves_both_directions() {
 }
 
 #[test]
+fn a_program_that_baked_the_state_around_a_call_in_never_answers_for_another_state() {
+    let (ann, requests) = scripted(&["return 'Hello, Ann'"]);
+    ann.set("name", "Ann".into()).unwrap();
+    assert_eq!(source(&call(&ann, "greet", &[])), ProgramSource::Generated);
+    assert_eq!(source(&call(&ann, "again", &[])), ProgramSource::Generated);
+    let bob = ann.runtime().agent("calculator", Options::default()).unwrap();
+    bob.set("name", "Bob".into()).unwrap();
+    assert_eq!(source(&call(&bob, "greet", &[])), ProgramSource::Generated);
+    assert_eq!(requests.load(Ordering::SeqCst), 3);
+
+    let (units, requests) = scripted(&["return args[1] * 0.5", "return args[1] * 2", "return args[1] * 3"]);
+    for (to, expected) in [("mi", 5), ("ft", 20), ("mi", 5)] {
+        units.set("to", to.into()).unwrap();
+        assert_eq!(call(&units, "convert", &[10.into()]).value(), &expected.into(), "{to}");
+    }
+    assert_eq!(requests.load(Ordering::SeqCst), 2);
+
+    let (calc, requests) = scripted(&["return args[1] + args[2]", "return 3"]);
+    call(&calc, "add", &[1.into(), 2.into()]);
+    call(&calc, "last_result", &[]);
+    call(&calc, "add", &[5.into(), 2.into()]);
+    assert_eq!(source(&call(&calc, "last_result", &[])), ProgramSource::Generated);
+    assert_eq!(requests.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn state_that_merely_changes_takes_no_programs_away() {
+    let (calc, requests) = scripted(&["return args[1] + args[2]"]);
+    for memory in 5..9 {
+        calc.set("memory", memory.into()).unwrap();
+        assert_eq!(call(&calc, "add", &[memory.into(), 3.into()]).value(), &(memory + 3).into());
+    }
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn handing_an_input_on_beside_an_answer_is_no_use_of_it() {
+    for program in [
+        "local t = args[1]; return {text = t, mood = 'good'}",
+        "context.last = args[1]; return 'good'",
+        "tools.note{x = args[1]}; return 'good'",
+    ] {
+        let (agent, requests) = noting(program);
+        call(&agent, "mood", &["I love it".into()]);
+        call(&agent, "mood", &["I hate it".into()]);
+        assert_eq!(requests.load(Ordering::SeqCst), 2, "{program}");
+    }
+    for program in [
+        "return args[1]",
+        "return {args[1]}",
+        "local l = context.list or {}; table.insert(l, args[1]); context.list = l; return l",
+        "return #tools.note{x = args[1]}",
+        "tools.note{x = args[1]}",
+    ] {
+        let (agent, requests) = noting(program);
+        for text in ["I love it", "I hate it", "whatever"] {
+            assert!(call(&agent, "mood", &[text.into()]).ok(), "{program}");
+        }
+        assert_eq!(requests.load(Ordering::SeqCst), 1, "{program}");
+    }
+}
+
+/// An agent whose model answers with that program, and whose tool `note` hands back what it was told.
+fn noting(program: &'static str) -> (Agent, Arc<AtomicU32>) {
+    let requests = Arc::new(AtomicU32::new(0));
+    let counter = requests.clone();
+    let runtime = runtime_with(move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Ok(ModelReply::text(program))
+    });
+    let note = Tool::new("note", "", Value::Map(Map::new()), |arguments, _| Ok(arguments["x"].clone())).unwrap();
+    let options = Options { tools: Some(vec![Arc::new(note)]), ..Options::default() };
+    (runtime.agent("a", options).unwrap(), requests)
+}
+
+#[test]
 fn a_dry_run_changes_nothing() {
     let (calc, _) = scripted(&["context.sum = (context.sum or 0) + args[1]; return context.sum"]);
     call(&calc, "add", &[1.into()]);
@@ -218,7 +294,7 @@ fn conversational_methods_and_reuse_off_always_ask() {
 fn a_reused_program_that_fails_is_rolled_back_repaired_once_and_counted() {
     let (calc, requests) = scripted(&[
         "context.n = (context.n or 0) + 1; if context.n > 1 then error('worn out') end; return context.n",
-        "context.n = 10; return 10",
+        "context.n = 10 + 0 * context.n; return context.n",
     ]);
     assert_eq!(call(&calc, "work", &[]).value(), &1.into());
     let repaired = call(&calc, "work", &[]);

@@ -25,7 +25,7 @@ use crate::log::record::{CallRecord, DebugFields, rfc3339};
 use crate::outcome::{AgentOutcome, Durability, ErrorType, Metadata, Outcome, OutcomeError, Reason};
 use crate::program::influence::{self, Observed};
 use crate::program::literals::literals;
-use crate::program::registry::{Kept, Key, State, history_digest, perturbations};
+use crate::program::registry::{Kept, Key, Surroundings, history_digest, perturbations};
 use crate::program::{Arguments, Bounds, Executor, Limits, Program, ProgramFailure};
 use crate::provider::wait;
 use crate::runtime::driver;
@@ -373,7 +373,7 @@ impl<'a> Call<'a> {
         let key = self.key();
         let context = |key: &str| CallHost::new(frame).attempt.get(key);
         let history = || history_digest(&self.agent.results());
-        let state = State { context: &context, history: &history };
+        let state = Surroundings { context: &context, history: &history };
         let found = registry.find(&key, self.arguments(), state, &mut influences);
         if found.is_some() || !self.adopt_stored(frame, executor, &key) {
             return found;

@@ -119,7 +119,7 @@ pub struct Pins {
 
 impl Pins {
     /// Whether the state of the moment is the one that the program is pinned to.
-    fn hold(&self, state: State<'_>) -> bool {
+    fn hold(&self, state: Surroundings<'_>) -> bool {
         let same = |(key, digest): (&String, &Digest)| (state.context)(key).is_some_and(|value| canonical::hash(&value) == *digest);
         self.context.iter().all(same) && self.history.is_none_or(|digest| (state.history)() == digest)
     }
@@ -127,7 +127,7 @@ impl Pins {
 
 /// What an agent remembers as a call begins. Asked only for a program that is pinned to it.
 #[derive(Clone, Copy)]
-pub struct State<'a> {
+pub struct Surroundings<'a> {
     /// One key of the context.
     pub context: &'a dyn Fn(&str) -> Option<Value>,
     /// Digest of the earlier results; see [`history_digest`].
@@ -404,7 +404,7 @@ impl Kept {
     fn fits(
         &self,
         arguments: Arguments<'_>,
-        state: State<'_>,
+        state: Surroundings<'_>,
         influences: &mut dyn FnMut(&Program, usize) -> bool,
     ) -> bool {
         if !self.pins.hold(state) {
@@ -481,7 +481,7 @@ impl Registry {
         &self,
         key: &Key,
         arguments: Arguments<'_>,
-        state: State<'_>,
+        state: Surroundings<'_>,
         influences: &mut dyn FnMut(&Program, usize) -> bool,
     ) -> Option<Arc<Kept>> {
         // Cloned out of the lock, for a dry run must not hold it; there are at most MAX_VARIANTS.
@@ -681,7 +681,7 @@ mod tests {
 
     fn find(registry: &Registry, args: &[Value], context: &Map, influences: bool) -> bool {
         let kwargs = Map::new();
-        let state = State { context: &|key| context.get(key).cloned(), history: &|| history_digest(&[]) };
+        let state = Surroundings { context: &|key| context.get(key).cloned(), history: &|| history_digest(&[]) };
         registry.find(&key(args), Arguments { args, kwargs: &kwargs }, state, &mut |_, _| influences).is_some()
     }
 

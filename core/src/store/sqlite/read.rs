@@ -245,7 +245,7 @@ fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
         model: text(8)?,
         version: row.get(9)?,
         inputs: inputs.iter().filter_map(input).collect(),
-        pins: pins(row.get_ref(15)?.as_str_or_null()?),
+        pins: pins(row.get::<_, Option<String>>(15)?.as_deref()),
         probeable: row.get(11)?,
         uses: row.get::<_, i64>(12)?.unsigned_abs(),
         failures: row.get::<_, i64>(13)?.unsigned_abs(),
