@@ -108,20 +108,21 @@ fn every_clause_names_code_that_exists_and_proofs_that_exist() {
 /// What each module of the core may import from the core (architecture, section 3). A module may import itself.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("value", &[]),
+    ("schema", &["value"]),
     ("ids", &["fork"]),
     ("fork", &["ids"]),
     ("cancel", &[]),
     ("canonical", &["ids", "value"]),
     ("message", &["ids", "value", "outcome"]),
     ("outcome", &["ids", "value", "kernel"]),
-    ("contract", &["canonical", "ids", "value", "message", "outcome"]),
+    ("contract", &["canonical", "ids", "value", "message", "outcome", "schema"]),
     ("kernel", &["adapter", "canonical", "contract", "ids", "message", "outcome", "value"]),
     ("adapter", &["canonical", "contract", "ids", "message", "outcome", "value"]),
     // `program::Language` is a plain word that programs own.
     ("prompt", &["message", "program", "value"]),
     ("program", &["cancel", "canonical", "ids", "outcome", "value"]),
     ("provider", &["cancel", "fork", "message", "outcome", "program", "prompt", "value"]),
-    ("tools", &["cancel", "canonical", "ids", "value"]),
+    ("tools", &["cancel", "canonical", "ids", "schema", "value"]),
     ("log", &["contract", "fork", "ids", "kernel", "outcome", "provider", "value"]),
     (
         "runtime",
@@ -133,7 +134,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "agent",
         &[
-            "adapter", "cancel", "contract", "ids", "kernel", "log", "message", "outcome", "program", "prompt",
+            "adapter", "cancel", "contract", "fork", "ids", "kernel", "log", "message", "outcome", "program", "prompt",
             "provider", "runtime", "tools", "value",
         ],
     ),
