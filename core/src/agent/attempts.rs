@@ -22,8 +22,8 @@ use crate::contract::manifest::EXECUTE_PROGRAM;
 use crate::contract::{Spent, Tokens};
 use crate::kernel::{self, Ask, Decision, Executed, Inference, Input, ToolEnvelope, ToolFailure};
 use crate::log::record::AttemptFailure;
-use crate::message::{AdapterDecision, AgentMessage, ModelReply};
-use crate::outcome::{AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, error_type};
+use crate::message::{AdapterDecision, AgentMessage, ModelReply, Usage};
+use crate::outcome::{AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, Reason, error_type};
 use crate::program::registry::{Kept, Written};
 use crate::program::{
     Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
@@ -69,6 +69,8 @@ pub(super) struct Attempts<'a> {
     /// What the model is told on the next generation.
     feedback: Option<AgentMessage>,
     generations: u32,
+    /// Why the time of the model or of the call ran out, when it did.
+    time_up: Option<String>,
     /// Tokens of this call that its flow knows of.
     charged: u64,
     program: Option<Program>,
@@ -101,6 +103,7 @@ impl<'a> Attempts<'a> {
             shown: Default::default(),
             feedback: None,
             generations: 0,
+            time_up: None,
             charged: 0,
             program: None,
             source: ProgramSource::None,
@@ -135,8 +138,12 @@ impl<'a> Attempts<'a> {
         }
         let result = match (failed, self.success.take()) {
             (Some((error_type, retriable)), _) => {
-                let message = if ended.message.is_empty() { ended.reason.as_str() } else { &ended.message };
-                Err(OutcomeError { error_type, message: bounded(message), retriable })
+                let message = match self.timeout_words(ended.reason) {
+                    Some(words) => Cow::Owned(words),
+                    None if ended.message.is_empty() => ended.reason.as_str().into(),
+                    None => (&*ended.message).into(),
+                };
+                Err(OutcomeError { error_type, message: bounded(&message), retriable })
             }
             (None, Some(success)) => self.conclude(success),
             // The kernel proves that a required tool ran (EC-IC1); without one there is nothing to return.
@@ -156,7 +163,7 @@ impl<'a> Attempts<'a> {
             trace_id: call.trace.id,
             transcript: ran.transcript.clone(),
             inferences: ended.spent.inferences,
-            tokens: self.tokens_in + self.tokens_out,
+            tokens: self.tokens_in.saturating_add(self.tokens_out),
             attempts: self.generations,
             source: self.source,
             language: call.agent.0.settings.language.as_str(),
@@ -171,6 +178,19 @@ impl<'a> Attempts<'a> {
             metadata: Some(metadata.clone()),
         };
         (outcome, metadata)
+    }
+
+    /// What a caller is told about a limit of time: in numbers and names of options. The kernel's own words are hashed, and
+    /// speak of the contract.
+    fn timeout_words(&self, reason: Reason) -> Option<String> {
+        match reason {
+            Reason::InferStep | Reason::Total => {
+                Some(self.time_up.clone().unwrap_or_else(|| self.call.timeout_words()))
+            }
+            // Also the reason of a program that used up its own time, whose words are its own.
+            Reason::ToolStep => self.time_up.clone(),
+            _of_another_kind => None,
+        }
     }
 
     /// A successful run: an ok value keeps its writes and its program, an error envelope leaves no trace.
@@ -233,8 +253,8 @@ impl<'a> Attempts<'a> {
 
     /// Tells the flow what this call itself used so far: before its program runs, so that children share what is left.
     fn charge(&mut self, spent: &Spent) {
-        let own = spent.tokens_in.0 + spent.tokens_out.0;
-        self.call.trace.charge(own - self.charged);
+        let own = spent.tokens_in.0.saturating_add(spent.tokens_out.0);
+        self.call.trace.charge(own.saturating_sub(self.charged));
         self.charged = own;
     }
 
@@ -258,10 +278,10 @@ impl<'a> Attempts<'a> {
         let host = CallHost::new(self.frame);
         let before = call.trace.tokens();
         let execution = executor.execute(program, call.arguments(), &host, &self.bounds());
-        let child_tokens = Tokens(call.trace.tokens() - before);
+        let child_tokens = Tokens(call.trace.tokens().saturating_sub(before));
         let Execution { result, reads, .. } = execution;
         let envelope = match result {
-            Ok(returned) => match self.check(executor, &host, &returned) {
+            Ok(mut returned) => match self.check(executor, &host, &mut returned) {
                 Ok(()) => {
                     let value = match &returned {
                         Returned::Value(value) => value.clone(),
@@ -281,7 +301,10 @@ impl<'a> Attempts<'a> {
                 self.failed("execution", failure_class(&failure), &message);
                 self.feedback = Some(prompt::repair(&program.code, &message, program.language));
                 match failure {
-                    ProgramFailure::Deadline => return Input::TimedOut { raw_hash: None },
+                    ProgramFailure::Deadline => {
+                        self.time_up = Some(call.timeout_words());
+                        return Input::TimedOut { raw_hash: None };
+                    }
                     ProgramFailure::Interrupted => return Input::Cancelled { raw_hash: None },
                     ProgramFailure::Fuel { .. } => error(ToolFailure::Fuel, &message),
                     ProgramFailure::CpuTime { .. } => error(ToolFailure::CpuTime, &message),
@@ -320,16 +343,20 @@ impl<'a> Attempts<'a> {
                 Ok(reply) => return self.inferred(&reply, prompt_bytes),
                 Err(error) => {
                     self.failed("provider", error.class.as_str(), &error.message);
-                    let attempts_left = self.generations < settings.max_generation_attempts;
+                    let attempts_left = self.generations < settings.max_generation_attempts && !call.is_over();
                     match error.class {
                         ProviderErrorClass::Cancelled => return Input::Cancelled { raw_hash: None },
-                        ProviderErrorClass::Timeout => return Input::TimedOut { raw_hash: None },
-                        ProviderErrorClass::RateLimit
+                        ProviderErrorClass::Timeout
+                        | ProviderErrorClass::RateLimit
                         | ProviderErrorClass::Network
                         | ProviderErrorClass::InvalidResponse
                         | ProviderErrorClass::ModelError
                         | ProviderErrorClass::Failed
                             if attempts_left => {}
+                        ProviderErrorClass::Timeout => {
+                            self.time_up = model_timeout(call, &error, allowed);
+                            return Input::TimedOut { raw_hash: None };
+                        }
                         ProviderErrorClass::RateLimit
                         | ProviderErrorClass::Network
                         | ProviderErrorClass::InvalidResponse
@@ -388,7 +415,8 @@ impl<'a> Attempts<'a> {
             self.failed("adapter", failure.as_str(), detail);
         }
         let cancelled = self.call.trace.cancel.is_cancelled();
-        Input::Inferred(Box::new(Inference { result, usage: reply.usage, prompt_bytes, chunks: Vec::new(), cancelled }))
+        let usage = reply.usage.map(plausible);
+        Input::Inferred(Box::new(Inference { result, usage, prompt_bytes, chunks: Vec::new(), cancelled }))
     }
 
     fn bounds(&self) -> Bounds<'a> {
@@ -400,15 +428,19 @@ impl<'a> Attempts<'a> {
     }
 
     /// `deliverable` and `acceptance` of the delegation contract, on ok values (AC-16).
-    fn check(&self, executor: &dyn Executor, host: &CallHost<'a>, returned: &Returned) -> Result<(), String> {
+    fn check(&self, executor: &dyn Executor, host: &CallHost<'a>, returned: &mut Returned) -> Result<(), String> {
         let delegation = &self.call.agent.0.settings.delegation;
         let value = match returned {
             Returned::Value(value) => value,
-            Returned::Outcome(outcome) => match &outcome.result {
+            Returned::Outcome(outcome) => match &mut outcome.result {
                 Ok(value) => value,
                 Err(_) => return Ok(()),
             },
         };
+        match executor.language() {
+            Language::Lua => delegation.settle_empty_tables(value),
+            Language::Rhai => {}
+        }
         delegation.check_deliverable(value)?;
         for item in delegation.acceptance() {
             match item {
@@ -459,13 +491,18 @@ impl<'a> Attempts<'a> {
             })
             .collect();
         let context = CallHost::new(self.frame).attempt.snapshot();
+        // Models see no secret, neither by its name nor by its value. Programs do.
+        let shown =
+            |map: &Map| map.iter().map(|(key, value)| (key.clone(), secret::masked_entry(key, value))).collect();
+        let (args, kwargs): (Vec<_>, Map) = (call.args.iter().map(secret::masked).collect(), shown(&call.kwargs));
+        let shown_context: Map = shown(&context);
         let remembered = call.agent.remembered();
         let history: Vec<_> = remembered.iter().map(|entry| entry.line().clone()).collect();
         let Prompt { system, user } = prompt::build(&PromptInput {
             role: call.agent.role(),
             method: &call.method,
-            args: &call.args,
-            kwargs: &call.kwargs,
+            args: &args,
+            kwargs: &kwargs,
             language: settings.language,
             contract: PromptContract {
                 purpose: delegation.purpose(),
@@ -473,7 +510,7 @@ impl<'a> Attempts<'a> {
                 acceptance: &acceptance,
                 failure_policy: None,
             },
-            context: &context,
+            context: &shown_context,
             history: &history,
             tools: &settings.tool_docs,
         });
@@ -544,6 +581,26 @@ fn given_up(call: &Call<'_>, allowed: Duration) -> ProviderError {
     } else {
         ProviderError::timed_out(&call.agent.0.settings.model, allowed)
     }
+}
+
+/// What a caller is told when the model's time ran out; nothing when it was the call's.
+fn model_timeout(call: &Call<'_>, error: &ProviderError, allowed: Duration) -> Option<String> {
+    let settings = &call.agent.0.settings;
+    if allowed < settings.provider_timeout {
+        return None;
+    }
+    let allowed_ms = allowed.as_millis();
+    let words = format!("the model took longer than {allowed_ms} ms; raise `provider_timeout_seconds`");
+    // A host's own provider may have given up earlier, for its own reasons.
+    let own_words = *error != ProviderError::timed_out(&settings.model, allowed);
+    Some(if own_words { format!("{words} ({})", error.message) } else { words })
+}
+
+/// Token counts come from a server or from a host's function. What no model ever used in one reply is cut.
+fn plausible(usage: Usage) -> Usage {
+    const MOST: u64 = 1 << 40;
+    let Usage { input, cached, output } = usage;
+    Usage { input: input.min(MOST), cached: cached.min(MOST), output: output.min(MOST) }
 }
 
 /// `execute_program`, as it is offered to a model.

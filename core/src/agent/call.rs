@@ -132,7 +132,8 @@ impl Trace {
 
     /// Adds what one call used.
     pub(super) fn charge(&self, tokens: u64) {
-        self.tokens.fetch_add(tokens, Ordering::AcqRel);
+        let sum = |before: u64| Some(before.saturating_add(tokens));
+        let _always_some = self.tokens.fetch_update(Ordering::AcqRel, Ordering::Acquire, sum);
     }
 }
 
@@ -150,6 +151,8 @@ pub(super) struct Call<'a> {
     began: Instant,
     /// Its own timeout, within its caller's.
     pub(super) deadline: Instant,
+    /// The timeout that the deadline comes from: its own, or that of a call around it.
+    pub(super) allowed: Duration,
     timestamp: SystemTime,
 }
 
@@ -169,9 +172,11 @@ impl<'a> Call<'a> {
         let call_id = CallId::fresh();
         let (began, timestamp) = (Instant::now(), SystemTime::now());
         let own = began + agent.0.settings.call_timeout;
-        let deadline = outer.map_or(own, |outer| own.min(outer.frame.deadline));
+        let around = outer.filter(|outer| outer.frame.deadline < own);
+        let deadline = around.map_or(own, |outer| outer.frame.deadline);
+        let allowed = around.map_or(agent.0.settings.call_timeout, |outer| outer.frame.call.allowed);
         let method = method.into();
-        Self { agent, method, args, kwargs, trace, outer, call_id, depth, levels, began, deadline, timestamp }
+        Self { agent, method, args, kwargs, trace, outer, call_id, depth, levels, began, deadline, allowed, timestamp }
     }
 
     /// Time left for this call and everything in it.
@@ -179,14 +184,20 @@ impl<'a> Call<'a> {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// What a caller is told when the time of the call ran out.
+    pub(super) fn timeout_words(&self) -> String {
+        let allowed = self.allowed.as_millis();
+        format!("the call took longer than {allowed} ms; raise `call_timeout_seconds` or ask for less")
+    }
+
     /// Whether nobody waits for it any more, or its time has passed.
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.trace.cancel.is_cancelled() || self.left().is_zero()
     }
 
     /// Waits for the agent's turn; `None` when the call was over first.
     async fn turn(&self) -> Option<tokio::sync::MutexGuard<'a, ()>> {
-        let gate = &self.agent.0.gate;
+        let gate = self.agent.0.gate.of_this_process();
         if let Ok(turn) = gate.try_lock() {
             return Some(turn);
         }
@@ -253,7 +264,10 @@ impl<'a> Call<'a> {
         if let (Err(_), FailurePolicy::Fallback { role }) = (&outcome.result, settings.delegation.failure_policy())
             && !self.is_over()
         {
-            outcome.result = self.fall_back(role, &frame).await.result;
+            // The caller sees the call that answered; the record stays this call's.
+            let answered = self.fall_back(role, &frame).await;
+            outcome.result = answered.result;
+            outcome.metadata = answered.metadata.or(outcome.metadata);
         }
         let mut record = self.record(&frame, &outcome, &metadata, &mut attempts);
         if let Some(failed) = self.store(&frame, &record, &mut attempts) {

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::log::record::CallRecord;
 use crate::prompt;
+use crate::provider::secret;
 use crate::store::{AgentId, CallQuery, Store, StoreError};
 use crate::value::{Map, Value};
 
@@ -79,9 +80,9 @@ impl Remembered {
         })
     }
 
-    /// As prompts show it.
+    /// As prompts show it: without secrets.
     pub(super) fn line(&self) -> &Arc<str> {
-        self.line.get_or_init(|| prompt::history_line(self.value()).into())
+        self.line.get_or_init(|| prompt::history_line(&secret::masked(self.value())).into())
     }
 
     /// The value behind a reference, if this call is the one it names.

@@ -5,13 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
 use crate::cancel::CancelToken;
+use crate::contract::delegation::Acceptance;
+use crate::fork;
 use crate::log::record::CallRecord;
 use crate::outcome::{Durability, Outcome};
+use crate::program::acceptance_program;
 use crate::runtime::Runtime;
 use crate::runtime::options::{OptionError, Options};
 use crate::runtime::settings::Settings;
@@ -51,7 +54,28 @@ struct Inner {
     levels: i32,
     memory: Mutex<Memory>,
     /// Serialises calls.
-    gate: tokio::sync::Mutex<()>,
+    gate: Gate,
+}
+
+/// Lets one call of an agent in at a time. In a forked child nobody would ever open the parent's: there is another one.
+struct Gate {
+    generation: u64,
+    calls: tokio::sync::Mutex<()>,
+    childs: OnceLock<Box<Gate>>,
+}
+
+impl Gate {
+    fn new() -> Self {
+        Self { generation: fork::generation(), calls: tokio::sync::Mutex::new(()), childs: OnceLock::new() }
+    }
+
+    fn of_this_process(&self) -> &tokio::sync::Mutex<()> {
+        let mut gate = self;
+        while gate.generation != fork::generation() {
+            gate = gate.childs.get_or_init(|| Box::new(Self::new()));
+        }
+        &gate.calls
+    }
 }
 
 #[derive(Default)]
@@ -85,6 +109,38 @@ fn reopen(settings: &Settings, role: &str, name: &str) -> Result<(RuntimeContext
     let state = store.open_agent(&settings.namespace, name, role)?;
     let history = History::stored(&**store, state.id)?;
     Ok((RuntimeContext::stored(store.clone(), state), history))
+}
+
+/// Acceptance expressions must compile in the agent's language: no call could succeed otherwise.
+fn refuse_bad_acceptance(runtime: &Runtime, settings: &Settings) -> Result<(), OptionError> {
+    let Some(executor) = runtime.executor(settings.language, settings.isolation) else { return Ok(()) };
+    for item in settings.delegation.acceptance() {
+        let Acceptance::Assert(expression) = item else { continue };
+        let source = acceptance_program(settings.language, expression);
+        if let Err(error) = executor.compile(&source, &settings.limits) {
+            let before = source.lines().count() - expression.lines().count() - 1;
+            let message = lines_of_expression(&error.message, before, expression.lines().count());
+            let message = format!("`{expression}` is no expression in {}: {message}", settings.language);
+            return Err(OptionError::Invalid { name: "acceptance", message });
+        }
+    }
+    Ok(())
+}
+
+/// A compiler's message with its line numbers counted from the expression's first line.
+fn lines_of_expression(message: &str, before: usize, lines: usize) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for word in message.split(' ') {
+        let digits = word.trim_end_matches(|mark: char| !mark.is_ascii_digit());
+        match digits.parse::<usize>() {
+            Ok(line) if words.last().is_some_and(|last| last.trim_start_matches('(') == "line") => {
+                let line = line.saturating_sub(before).clamp(1, lines.max(1));
+                words.push(format!("{line}{}", &word[digits.len()..]));
+            }
+            Ok(_) | Err(_) => words.push(word.to_owned()),
+        }
+    }
+    words.join(" ")
 }
 
 /// Why an agent cannot be made or used: wrong use by the host, refused before any model is asked.
@@ -126,6 +182,7 @@ impl Agent {
         if role.trim().is_empty() || role.len() > 1024 {
             return Err(UseError::Role(role.chars().take(40).collect()));
         }
+        refuse_bad_acceptance(&runtime, &settings)?;
         let (context, history) = match name {
             None => (RuntimeContext::default(), History::default()),
             Some(name) => reopen(&settings, role, name)?,
@@ -138,7 +195,7 @@ impl Agent {
             context,
             levels,
             memory: Mutex::new(Memory { history, delegates: BTreeMap::new() }),
-            gate: tokio::sync::Mutex::new(()),
+            gate: Gate::new(),
         })))
     }
 

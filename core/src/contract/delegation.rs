@@ -7,14 +7,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use jsonschema::PatternOptions;
-
 use crate::canonical;
 use crate::ids::Digest;
+use crate::schema::Schema;
 use crate::value::{Map, Value};
-
-/// Steps back in one match of a `pattern` of `deliverable`; one that needs more does not match.
-const MAX_BACKTRACKS: usize = 10_000;
 
 /// How an agent's delegation contract was given; logged as `contract_source`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,8 +63,7 @@ pub enum FailurePolicy {
 /// The delegation contract of one agent. Immutable; its fingerprint is part of the reuse key.
 pub struct DelegationContract {
     purpose: Option<String>,
-    deliverable: Option<Value>,
-    validator: Option<jsonschema::Validator>,
+    deliverable: Option<Schema>,
     acceptance: Vec<Acceptance>,
     failure_policy: FailurePolicy,
     intent_signature: Option<String>,
@@ -92,15 +87,14 @@ pub struct ContractFieldError {
 impl DelegationContract {
     /// Reads the five fields from a map of exactly those keys.
     pub fn from_map(fields: &Map, source: ContractSource) -> Result<Self, ContractFieldError> {
-        let deliverable = fields.get("deliverable").filter(|value| **value != Value::Null).cloned();
-        let validator = deliverable.as_ref().map(compile_schema).transpose()?;
+        let deliverable = fields.get("deliverable").filter(|value| **value != Value::Null);
+        let deliverable = deliverable.map(compile_schema).transpose()?;
         Ok(Self {
             purpose: text(fields, "purpose")?,
             intent_signature: text(fields, "intent_signature")?,
             acceptance: acceptance(fields.get("acceptance"))?,
             failure_policy: failure_policy(fields.get("failure_policy"))?,
             deliverable,
-            validator,
             source,
             fingerprint: canonical::hash(&Value::Map(fields.clone())),
         })
@@ -113,7 +107,7 @@ impl DelegationContract {
 
     /// JSON Schema of the value.
     pub fn deliverable(&self) -> Option<&Value> {
-        self.deliverable.as_ref()
+        self.deliverable.as_ref().map(Schema::source)
     }
 
     /// Acceptance items, in order.
@@ -143,14 +137,17 @@ impl DelegationContract {
 
     /// Checks a value against `deliverable`. The error names the place and the reason.
     pub fn check_deliverable(&self, value: &Value) -> Result<(), String> {
-        let Some(validator) = &self.validator else { return Ok(()) };
-        let instance = serde_json::to_value(value).map_err(|error| error.to_string())?;
-        match validator.iter_errors(&instance).next() {
-            None => Ok(()),
-            Some(error) => Err(format!(
-                "the value does not fit the declared deliverable at `${}`: {error}",
-                error.instance_path().to_string().replace('/', ".")
-            )),
+        let Some(schema) = &self.deliverable else { return Ok(()) };
+        schema.check(value).map_err(|misfit| {
+            let place = misfit.place.replace('/', ".");
+            format!("the value does not fit the declared deliverable at `${place}`: {}", misfit.reason)
+        })
+    }
+
+    /// Makes each empty table of a Lua program's value the list that `deliverable` wants.
+    pub fn settle_empty_tables(&self, value: &mut Value) {
+        if let Some(schema) = &self.deliverable {
+            schema.settle_empty_tables(value);
         }
     }
 }
@@ -160,7 +157,6 @@ impl Default for DelegationContract {
         Self {
             purpose: None,
             deliverable: None,
-            validator: None,
             acceptance: Vec::new(),
             failure_policy: FailurePolicy::ReturnError,
             intent_signature: None,
@@ -193,17 +189,12 @@ fn text(fields: &Map, field: &'static str) -> Result<Option<String>, ContractFie
     }
 }
 
-fn compile_schema(schema: &Value) -> Result<jsonschema::Validator, ContractFieldError> {
+fn compile_schema(schema: &Value) -> Result<Schema, ContractFieldError> {
     let refused = |message: String| ContractFieldError { field: "deliverable", message };
     if !matches!(schema, Value::Map(_) | Value::Bool(_)) {
         return Err(refused(format!("expected a JSON Schema as a map, got a {}", schema.type_name())));
     }
-    let schema = serde_json::to_value(schema).map_err(|error| refused(error.to_string()))?;
-    // The text that a pattern meets is a program's.
-    jsonschema::options()
-        .with_pattern_options(PatternOptions::fancy_regex().backtrack_limit(MAX_BACKTRACKS))
-        .build(&schema)
-        .map_err(|error| refused(format!("not a JSON Schema: {error}")))
+    Schema::compile(schema).map_err(|error| refused(format!("not a JSON Schema: {error}")))
 }
 
 fn acceptance(value: Option<&Value>) -> Result<Vec<Acceptance>, ContractFieldError> {
@@ -211,7 +202,12 @@ fn acceptance(value: Option<&Value>) -> Result<Vec<Acceptance>, ContractFieldErr
     let items = match value {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::List(items)) => items.as_slice(),
-        Some(single) => std::slice::from_ref(single),
+        Some(other) => {
+            return Err(refused(format!(
+                "expected a list of texts and {{assert: \"...\"}}, got a {}",
+                other.type_name()
+            )));
+        }
     };
     items
         .iter()
@@ -268,6 +264,7 @@ mod tests {
     fn malformed_fields_say_what_to_write() {
         for (json, expected) in [
             (r#"{"purpose":1}"#, "purpose: expected text, got a number"),
+            (r#"{"acceptance":"short"}"#, "acceptance: expected a list of texts and {assert: \"...\"}, got a string"),
             (r#"{"acceptance":[1]}"#, "acceptance: an item is text or {assert: ...}, got a number"),
             (r#"{"deliverable":"x"}"#, "deliverable: expected a JSON Schema as a map, got a string"),
         ] {

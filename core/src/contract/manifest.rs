@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::schema::Schema;
 use crate::value::{Map, Value};
 
 /// A tool that ends or reports on a run instead of touching the world. Never proof of work (X4).
@@ -91,7 +92,7 @@ pub enum ArgumentCheck {
     /// Flat objects of plain fields, nothing else allowed: checked without leaving [`Value`].
     Flat(Arc<[Field]>),
     /// Any other JSON Schema.
-    Schema(Arc<jsonschema::Validator>),
+    Schema(Arc<Schema>),
 }
 
 /// One field of a flat object.
@@ -130,9 +131,7 @@ impl ArgumentCheck {
         if let Some(fields) = flat_fields(schema) {
             return Ok(Self::Flat(fields.into()));
         }
-        let schema = serde_json::to_value(schema).map_err(|error| SchemaError(error.to_string()))?;
-        let validator = jsonschema::validator_for(&schema).map_err(|error| SchemaError(error.to_string()))?;
-        Ok(Self::Schema(Arc::new(validator)))
+        Ok(Self::Schema(Arc::new(Schema::compile(schema).map_err(SchemaError)?)))
     }
 
     /// `Err` names the first thing that is wrong, as the model is told.
@@ -140,10 +139,9 @@ impl ArgumentCheck {
         match self {
             Self::Any => Ok(()),
             Self::Flat(fields) => check_flat(fields, arguments),
-            Self::Schema(validator) => {
-                let instance = serde_json::to_value(arguments).map_err(|error| error.to_string())?;
-                validator.validate(&instance).map_err(|error| format!("{error} (at `{}`)", error.instance_path()))
-            }
+            Self::Schema(schema) => schema
+                .check(&Value::Map(arguments.clone()))
+                .map_err(|misfit| format!("{} (at `{}`)", misfit.reason, misfit.place)),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The total encoder of log lines: every value has a form, none calls user code, sizes are capped, secrets masked.
 
 use crate::log::record::CallRecord;
-use crate::provider::secret;
-use crate::value::{Map, Value, write_json_string};
+use crate::provider::secret::{self, NAMED_MASK, is_secret_name};
+use crate::value::{Value, write_json_string};
 
 /// Bytes of one string before it is cut.
 const MAX_STRING: usize = 16 << 10;
@@ -11,7 +11,6 @@ const MAX_NODES: usize = 2_000;
 /// Nesting before the rest is cut.
 const MAX_DEPTH: usize = 32;
 
-const MASK: &str = "***";
 const CUT: &str = "[TRUNCATED]";
 
 /// Appends the record's line, without the newline.
@@ -29,20 +28,6 @@ pub fn line(record: &CallRecord, out: &mut String) {
         write(value, 0, &mut nodes, out);
     }
     out.push('}');
-}
-
-/// The value with everything masked that a log masks; for other surfaces that show calls.
-pub fn masked(value: &Value) -> Value {
-    match value {
-        Value::String(text) => Value::String(secret::scrub(text).into_owned()),
-        Value::List(list) => Value::List(list.iter().map(masked).collect()),
-        Value::Map(map) => Value::Map(
-            map.iter()
-                .map(|(key, item)| (key.clone(), if is_secret_name(key) { MASK.into() } else { masked(item) }))
-                .collect::<Map>(),
-        ),
-        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => value.clone(),
-    }
 }
 
 fn write(value: &Value, depth: usize, nodes: &mut usize, out: &mut String) {
@@ -87,7 +72,7 @@ fn write(value: &Value, depth: usize, nodes: &mut usize, out: &mut String) {
                 write_text(key, out);
                 out.push(':');
                 if is_secret_name(key) && *item != Value::Null {
-                    write_json_string(MASK, out);
+                    write_json_string(NAMED_MASK, out);
                 } else {
                     write(item, depth + 1, nodes, out);
                 }
@@ -106,30 +91,10 @@ fn write_text(text: &str, out: &mut String) {
     write_json_string(&format!("{}{CUT}", &text[..cut]), out);
 }
 
-/// Names under which people keep secrets. Exact words, so that `max_tokens` and `keyboard` stay readable.
-fn is_secret_name(name: &str) -> bool {
-    const SECRET: [&str; 12] = [
-        "api_key",
-        "apikey",
-        "authorization",
-        "password",
-        "passwd",
-        "secret",
-        "token",
-        "access_token",
-        "refresh_token",
-        "private_key",
-        "client_secret",
-        "credentials",
-    ];
-    let name = name.to_ascii_lowercase().replace('-', "_");
-    SECRET.contains(&name.as_str())
-        || ["_api_key", "_password", "_secret", "_token"].iter().any(|end| name.ends_with(end))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::value::Map;
 
     fn encoded(value: &Value) -> String {
         let mut out = String::new();
@@ -156,6 +121,6 @@ mod tests {
     fn secrets_are_masked_by_name_and_by_value() {
         let map = Map::from([("api_key".to_owned(), "hunter2".into()), ("max_tokens".to_owned(), 5.into())]);
         assert_eq!(encoded(&Value::Map(map.clone())), r#"{"api_key":"***","max_tokens":5}"#);
-        assert_eq!(masked(&Value::Map(map)).to_json(), r#"{"api_key":"***","max_tokens":5}"#);
+        assert_eq!(secret::masked(&Value::Map(map)).to_json(), r#"{"api_key":"***","max_tokens":5}"#);
     }
 }

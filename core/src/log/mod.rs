@@ -22,7 +22,8 @@ use crate::log::record::CallRecord;
 mod encode;
 pub mod record;
 
-pub use encode::{line, masked};
+pub use crate::provider::secret::masked;
+pub use encode::line;
 
 /// Lines that may wait for the writer.
 const QUEUE: usize = 8_192;

@@ -9,8 +9,13 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
+use crate::value::{Map, Value};
+
 /// What stands where a secret was.
 const MASK: &str = "[secret]";
+
+/// What stands where a value with a secret's name was.
+pub(crate) const NAMED_MASK: &str = "***";
 
 /// A key. `Debug` and `Display` mask it; only [`Secret::expose`] shows it.
 #[derive(Clone, PartialEq, Eq)]
@@ -25,6 +30,45 @@ pub fn scrub(text: &str) -> Cow<'_, str> {
         Cow::Borrowed(_) => text,
         Cow::Owned(scrubbed) => Cow::Owned(scrubbed),
     })
+}
+
+/// The value without secrets: those that this process was given, and those that are called so. For logs, stores, prompts
+/// and other surfaces that show calls.
+pub fn masked(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(scrub(text).into_owned()),
+        Value::List(list) => Value::List(list.iter().map(masked).collect()),
+        Value::Map(map) => {
+            Value::Map(map.iter().map(|(key, item)| (key.clone(), masked_entry(key, item))).collect::<Map>())
+        }
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => value.clone(),
+    }
+}
+
+/// The value under that key without secrets. That there is none is no secret.
+pub(crate) fn masked_entry(key: &str, value: &Value) -> Value {
+    if is_secret_name(key) && *value != Value::Null { NAMED_MASK.into() } else { masked(value) }
+}
+
+/// Names under which people keep secrets. Exact words, so that `max_tokens` and `keyboard` stay readable.
+pub(crate) fn is_secret_name(name: &str) -> bool {
+    const SECRET: [&str; 12] = [
+        "api_key",
+        "apikey",
+        "authorization",
+        "password",
+        "passwd",
+        "secret",
+        "token",
+        "access_token",
+        "refresh_token",
+        "private_key",
+        "client_secret",
+        "credentials",
+    ];
+    let name = name.to_ascii_lowercase().replace('-', "_");
+    SECRET.contains(&name.as_str())
+        || ["_api_key", "_password", "_secret", "_token"].iter().any(|end| name.ends_with(end))
 }
 
 impl Secret {

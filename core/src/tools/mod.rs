@@ -12,6 +12,7 @@ use std::time::Instant;
 use crate::cancel::CancelToken;
 use crate::canonical;
 use crate::ids::Digest;
+use crate::schema::Schema;
 use crate::value::{Map, Value};
 
 /// What a tool does: arguments object in, value or message out, within the bounds of the call it works for.
@@ -30,8 +31,7 @@ pub struct ToolBounds<'a> {
 pub struct Tool {
     name: Arc<str>,
     description: Arc<str>,
-    parameters: Value,
-    validator: jsonschema::Validator,
+    parameters: Schema,
     handler: Handler,
 }
 
@@ -63,13 +63,10 @@ impl Tool {
             return Err(ToolError::Name(name.to_owned()));
         }
         let refused = |message: String| ToolError::Schema { name: name.to_owned(), message };
-        let schema = serde_json::to_value(&parameters).map_err(|error| refused(error.to_string()))?;
-        let validator = jsonschema::validator_for(&schema).map_err(|error| refused(error.to_string()))?;
         Ok(Self {
             name: name.into(),
             description: description.into(),
-            parameters,
-            validator,
+            parameters: Schema::compile(&parameters).map_err(refused)?,
             handler: Box::new(handler),
         })
     }
@@ -86,15 +83,16 @@ impl Tool {
 
     /// JSON Schema of the arguments object.
     pub fn parameters(&self) -> &Value {
-        &self.parameters
+        self.parameters.source()
     }
 
     /// Validates and calls. A panic in the handler is an error, not the end of the process.
     pub fn call(&self, arguments: Map, bounds: &ToolBounds<'_>) -> Result<Value, String> {
-        let instance = serde_json::to_value(&arguments).map_err(|error| error.to_string())?;
-        if let Some(error) = self.validator.iter_errors(&instance).next() {
-            return Err(format!("arguments of tool {} at {:?}: {error}", self.name, error.instance_path().to_string()));
+        let arguments = Value::Map(arguments);
+        if let Err(misfit) = self.parameters.check(&arguments) {
+            return Err(format!("arguments of tool {} at {:?}: {misfit}", self.name, misfit.place));
         }
+        let Value::Map(arguments) = arguments else { unreachable!("it was made a map above") };
         catch_unwind(AssertUnwindSafe(|| (self.handler)(arguments, bounds)))
             .unwrap_or_else(|_| Err(format!("tool {} panicked", self.name)))
     }
@@ -127,7 +125,7 @@ impl ToolSet {
         let tools: BTreeMap<_, _> = tools.into_iter().map(|tool| (tool.name.clone(), tool)).collect();
         let described = tools
             .values()
-            .map(|tool| Value::List(vec![(&*tool.name).into(), tool.parameters.clone()]))
+            .map(|tool| Value::List(vec![(&*tool.name).into(), tool.parameters().clone()]))
             .collect::<Vec<_>>();
         let fingerprint = canonical::hash(&Value::List(described));
         Self { tools, fingerprint }
