@@ -61,8 +61,8 @@ impl Schema {
             );
             return Err(Misfit { place: String::new(), reason });
         }
-        let instance = serde_json::to_value(value)
-            .map_err(|error| Misfit { place: String::new(), reason: error.to_string() })?;
+        let instance =
+            serde_json::to_value(value).map_err(|error| Misfit { place: String::new(), reason: error.to_string() })?;
         match self.validator.iter_errors(&instance).next() {
             None => Ok(()),
             Some(error) => Err(Misfit { place: error.instance_path().to_string(), reason: error.to_string() }),
@@ -217,7 +217,10 @@ impl<'a> Tables<'a> {
             (Some(_) | None, Some(_) | None) => {}
         }
         if let Some(values) = keywords.get("enum").and_then(Value::as_list) {
-            return Wants::of(values.iter().any(|value| value.as_list().is_some()), values.iter().any(|value| value.as_map().is_some()));
+            return Wants::of(
+                values.iter().any(|value| value.as_list().is_some()),
+                values.iter().any(|value| value.as_map().is_some()),
+            );
         }
         // All of these hold at once; of `anyOf` and `oneOf`, one does.
         let mut wants = Wants::Either;
@@ -320,12 +323,20 @@ mod tests {
             (r#"{"type":["array","null"]}"#, "{}", "[]"),
             (r#"{"type":["array","object"]}"#, "{}", "{}"),
             (r#"{"type":"object"}"#, "{}", "{}"),
-            (r#"{"properties":{"a":{"type":"array"},"b":{"type":"object"}}}"#, r#"{"a":{},"b":{}}"#, r#"{"a":[],"b":{}}"#),
+            (
+                r#"{"properties":{"a":{"type":"array"},"b":{"type":"object"}}}"#,
+                r#"{"a":{},"b":{}}"#,
+                r#"{"a":[],"b":{}}"#,
+            ),
             (r#"{"additionalProperties":{"items":{"type":"array"}}}"#, r#"{"a":[{},{}]}"#, r#"{"a":[[],[]]}"#),
             (r#"{"prefixItems":[true,{"type":"array"}],"items":{"type":"object"}}"#, "[{},{},{}]", "[{},[],{}]"),
             (r#"{"anyOf":[{"type":"array"},{"type":"null"}]}"#, "{}", "[]"),
             (r#"{"anyOf":[{"type":"array"},{"type":"object"}]}"#, "{}", "{}"),
-            (r##"{"$defs":{"l":{"type":"array"}},"properties":{"a":{"$ref":"#/$defs/l"}}}"##, r#"{"a":{}}"#, r#"{"a":[]}"#),
+            (
+                r##"{"$defs":{"l":{"type":"array"}},"properties":{"a":{"$ref":"#/$defs/l"}}}"##,
+                r#"{"a":{}}"#,
+                r#"{"a":[]}"#,
+            ),
             (r##"{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}"##, "{}", "{}"),
             (r#"{"items":{"type":"number"}}"#, "{}", "[]"),
             ("true", "{}", "{}"),

@@ -180,12 +180,12 @@ impl<'a> Attempts<'a> {
     /// What a caller is told about a limit of time: in numbers and names of options. The kernel's own words are hashed, and
     /// speak of the contract.
     fn timeout_words(&self, reason: Reason) -> Option<String> {
-        match reason {
-            Reason::InferStep | Reason::Total => Some(self.time_up.clone().unwrap_or_else(|| self.call.timeout_words())),
-            // Also the reason of a program that used up its own time, whose words are its own.
-            Reason::ToolStep => self.time_up.clone(),
-            _of_another_kind => None,
+        // Also the reason of a program that used up its own time, whose words are its own.
+        if reason == Reason::ToolStep {
+            return self.time_up.clone();
         }
+        matches!(reason, Reason::InferStep | Reason::Total)
+            .then(|| self.time_up.clone().unwrap_or_else(|| self.call.timeout_words()))
     }
 
     /// A successful run: an ok value keeps its writes and its program, an error envelope leaves no trace.
@@ -241,7 +241,8 @@ impl<'a> Attempts<'a> {
         let positions = (0..call.args.len()).filter(|index| reads.all_args || reads.args.contains(index));
         reads.args = positions.filter(|index| matters(*index)).collect();
         let named = call.kwargs.keys().enumerate().filter(|(_, name)| reads.all_kwargs || reads.kwargs.contains(*name));
-        reads.kwargs = named.filter(|(index, _)| matters(call.args.len() + index)).map(|(_, name)| name.clone()).collect();
+        reads.kwargs =
+            named.filter(|(index, _)| matters(call.args.len() + index)).map(|(_, name)| name.clone()).collect();
         (reads.all_args, reads.all_kwargs) = (false, false);
     }
 
@@ -486,7 +487,8 @@ impl<'a> Attempts<'a> {
             .collect();
         let context = CallHost::new(self.frame).attempt.snapshot();
         // Models see no secret, neither by its name nor by its value. Programs do.
-        let shown = |map: &Map| map.iter().map(|(key, value)| (key.clone(), secret::masked_entry(key, value))).collect();
+        let shown =
+            |map: &Map| map.iter().map(|(key, value)| (key.clone(), secret::masked_entry(key, value))).collect();
         let (args, kwargs): (Vec<_>, Map) = (call.args.iter().map(secret::masked).collect(), shown(&call.kwargs));
         let shown_context: Map = shown(&context);
         let remembered = call.agent.remembered();

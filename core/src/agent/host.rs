@@ -80,7 +80,13 @@ impl<'a> CallHost<'a> {
     }
 
     fn above(frame: &'a Frame<'a>, base: Base<'a>) -> Self {
-        Self { frame, attempt: Attempt::new(base), agents: Mutex::default(), delegates: Mutex::default(), reached: Reached::default() }
+        Self {
+            frame,
+            attempt: Attempt::new(base),
+            agents: Mutex::default(),
+            delegates: Mutex::default(),
+            reached: Reached::default(),
+        }
     }
 
     /// Makes the attempt's writes and delegates visible.
@@ -290,7 +296,9 @@ impl Host for CallHost<'_> {
         let result = tool.call(arguments.clone(), &bounds);
         self.reached.tools.lock().push(ToolCall { name: name.to_owned(), arguments, answer: result.clone() });
         if let Err(error) = journal.effect(call_no, &result) {
-            return Err(HostError::Refused(format!("tool {name} was called, but its answer could not be stored: {error}")));
+            return Err(HostError::Refused(format!(
+                "tool {name} was called, but its answer could not be stored: {error}"
+            )));
         }
         if self.frame.trace.cancel.is_cancelled() {
             return Err(HostError::Stop);

@@ -35,9 +35,11 @@ pub fn matters(original: &Value, other: &Value, before: &Observed, after: &Obser
     }
     // What a tool is told is no answer: it counts like an echo.
     let told = before.tools.len() == after.tools.len()
-        && before.tools.iter().zip(&after.tools).all(|(before, after)| {
-            before.0 == after.0 && compared.maps(&before.1, &after.1)
-        });
+        && before
+            .tools
+            .iter()
+            .zip(&after.tools)
+            .all(|(before, after)| before.0 == after.0 && compared.maps(&before.1, &after.1));
     (compared.echoes || !told) && !compared.equal.iter().any(|leaf| literals.iter().any(|literal| literal.is(leaf)))
 }
 

@@ -45,7 +45,8 @@ const TYPES: [&str; 11] =
 
 /// The telling literals of a program, in order.
 pub fn literals(language: Language, code: &str) -> Vec<Literal> {
-    let mut scanner = Scanner { language, rest: code, before: [Token::Other, Token::Other], errors: 0, found: Vec::new() };
+    let mut scanner =
+        Scanner { language, rest: code, before: [Token::Other, Token::Other], errors: 0, found: Vec::new() };
     while !scanner.rest.is_empty() {
         scanner.step();
     }
@@ -178,7 +179,8 @@ impl Scanner<'_> {
             Some(b'o' | b'O') if bytes[0] == b'0' => 8,
             Some(_) | None => 10,
         };
-        let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'_').count();
+        let digits =
+            |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'_').count();
         let (length, value) = if radix == 10 {
             let mut length = digits(0);
             // `1..5` is a range, `a.1` no number; `1.5` is one.
@@ -201,8 +203,10 @@ impl Scanner<'_> {
     }
 
     fn word(&mut self) {
-        let length =
-            self.rest.find(|character: char| !character.is_alphanumeric() && character != '_').unwrap_or(self.rest.len());
+        let length = self
+            .rest
+            .find(|character: char| !character.is_alphanumeric() && character != '_')
+            .unwrap_or(self.rest.len());
         let word = &self.rest[..length];
         let flag = match word {
             "true" => Some(true),
@@ -263,7 +267,11 @@ mod tests {
             (Language::Lua, "--[[ 7 ]] return kwargs['unit'], t[ 2 ]", ""),
             (Language::Lua, "if type(args[1]) ~= 'number' then error('needs ' .. (3) .. ' numbers') end return 4", "4"),
             (Language::Lua, "error 'no'; return x2 + 0x10 + 1_000 + 2.5e3 + .5", "16 1000 2500 5"),
-            (Language::Lua, "return {text = args[1], mood = \"it's\", long = [==[a]]b]==], ok = true}", "\"it's\" \"a]]b\" true"),
+            (
+                Language::Lua,
+                "return {text = args[1], mood = \"it's\", long = [==[a]]b]==], ok = true}",
+                "\"it's\" \"a]]b\" true",
+            ),
             (Language::Rhai, "if args.len() != 2 { throw \"two\"; } [\"a\", 3] // 4", "2 \"a\" 3"),
             (Language::Rhai, "args[0] + t[\"k\"] + [7][0]; for i in 1..5 { } /* 9 */ `x${1}`", "7 1 5 \"x${1}\""),
         ] {

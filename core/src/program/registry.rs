@@ -120,7 +120,9 @@ pub struct Pins {
 impl Pins {
     /// Whether the state of the moment is the one that the program is pinned to.
     fn hold(&self, state: Surroundings<'_>) -> bool {
-        let same = |(key, digest): (&String, &Digest)| (state.context)(key).is_some_and(|value| canonical::hash(&value) == *digest);
+        let same = |(key, digest): (&String, &Digest)| {
+            (state.context)(key).is_some_and(|value| canonical::hash(&value) == *digest)
+        };
         self.context.iter().all(same) && self.history.is_none_or(|digest| (state.history)() == digest)
     }
 }

@@ -361,7 +361,8 @@ impl Options {
                     other => Some(one_of(
                         "durability",
                         other,
-                        &[Durability::Strict, Durability::Batch, Durability::Memory].map(|level| (level.as_str(), level)),
+                        &[Durability::Strict, Durability::Batch, Durability::Memory]
+                            .map(|level| (level.as_str(), level)),
                     )?),
                 };
             }
