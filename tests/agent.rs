@@ -443,6 +443,9 @@ fn a_failure_policy_falls_back_once_to_another_role() {
     assert_eq!((outcome.value(), &*outcome.role), (&"safe".into(), "bold"));
     assert_eq!(runtime.calls().len(), 2);
     assert_eq!(runtime.calls()[0].parent_call_id, Some(runtime.calls()[1].call_id()));
+    let answered = outcome.metadata.unwrap();
+    assert_eq!(answered.agent_outcome, AgentOutcome::CompletedWithTools);
+    assert_eq!(answered.call_id, runtime.calls()[0].call_id(), "the call that answered");
 }
 
 #[test]
@@ -525,13 +528,151 @@ fn a_program_cannot_declare_a_deliverable_that_takes_for_ever_to_check() {
         assert_eq!(error_type(&outcome), ErrorType::Execution);
         assert!(outcome.error().unwrap().message.contains("without references"), "{:?}", outcome.error());
     }
-    let texts = "local t = {}; for i = 1, 500 do t[i] = string.rep('a', 60) .. 'c' end; return t";
-    let deliverable = r#"{"deliverable": {"items": {"pattern": "(a|aa)+$(?!b)"}}, "execution_repairs": 0}"#;
+    let texts = "local t = {}; for i = 1, 5000 do t[i] = string.rep('a', 60) .. 'c' end; return t";
+    let deliverable = r#"{"deliverable": {"items": {"pattern": "^(a|aa)+$"}}, "execution_repairs": 0}"#;
     let programs: &'static [&'static str] = Box::leak(Box::new([texts]));
     let (agent, _) = scripted_with(programs, deliverable);
     let began = Instant::now();
     assert_eq!(error_type(&call(&agent, "work", &[])), ErrorType::ContractViolation);
     assert!(began.elapsed() < Duration::from_secs(20), "took {:?}", began.elapsed());
+}
+
+#[test]
+fn ac_16_a_deliverable_is_checked_in_bounded_time_or_refused() {
+    let Value::Map(options) = Value::from_json(r#"{"deliverable": {"items": {"pattern": "(?=a)(a*)*c"}}}"#).unwrap()
+    else {
+        panic!("a map")
+    };
+    let refused = Options::from_map(&options).unwrap_err().to_string();
+    assert!(refused.contains("look-around or a back-reference"), "{refused}");
+}
+
+#[test]
+fn ac_16_an_empty_lua_table_is_a_list_where_the_deliverable_wants_one() {
+    let deliverable =
+        r#"{"deliverable": {"properties": {"rows": {"type": ["array", "null"]}, "by": {"type": "object"}}}}"#;
+    let (agent, requests) = scripted_with(&["return {rows = {}, by = {}}"], deliverable);
+    for _ in 0..2 {
+        assert_eq!(call(&agent, "work", &[]).value().to_json(), r#"{"by":{},"rows":[]}"#);
+    }
+    assert_eq!(requests.load(Ordering::SeqCst), 1, "neither a repair nor a second question");
+    let rhai = r#"{"deliverable": {"type": "array"}, "language": "rhai", "execution_repairs": 0}"#;
+    let (agent, _) = scripted_with(&["#{}"], rhai);
+    assert_eq!(error_type(&call(&agent, "work", &[])), ErrorType::ContractViolation, "Rhai says which it means");
+}
+
+#[test]
+fn ac_16_an_acceptance_that_cannot_hold_is_refused_when_the_agent_is_made() {
+    let (agent, _) = scripted(&["return 1"]);
+    for (options, expected) in [
+        (r#"{"acceptance": [{"assert": "value >"}]}"#, "`value >` is no expression in lua: line 1: "),
+        (r#"{"acceptance": [{"assert": "value >"}], "language": "rhai"}"#, "`value >` is no expression in rhai: "),
+    ] {
+        let Err(error) = agent.delegate("x", options_of(options)) else { panic!("{options} is taken") };
+        let error = error.to_string();
+        assert!(error.contains("option \"acceptance\"") && error.contains(expected), "{error}");
+        assert!(!error.contains("line 4") && !error.contains("line 5") && !error.contains("line 6"), "{error}");
+    }
+    agent.delegate("x", options_of(r#"{"acceptance": [{"assert": "value > 1"}, "be brief"]}"#)).unwrap();
+}
+
+/// What a call says whose model answers only after its request is over, and how often it was asked.
+fn late(options: &str, message: Option<&'static str>) -> (String, u32) {
+    let requests = Arc::new(AtomicU32::new(0));
+    let counter = requests.clone();
+    let runtime = runtime_with(move |request| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(request.timeout);
+        Err(match message {
+            Some(message) => ProviderError::new(ProviderErrorClass::Timeout, message),
+            None => ProviderError::timed_out("scripted", request.timeout),
+        })
+    });
+    let outcome = call(&runtime.agent("a", options_of(options)).unwrap(), "work", &[]);
+    assert_eq!(error_type(&outcome), ErrorType::Timeout);
+    (outcome.error().unwrap().message.clone(), requests.load(Ordering::SeqCst))
+}
+
+#[test]
+fn ac_14_a_timeout_names_the_time_that_passed_and_the_option_that_raises_it() {
+    let short = r#"{"provider_timeout_seconds": 0.1, "max_generation_attempts": 1}"#;
+    assert_eq!(late(short, None).0, "the model took longer than 100 ms; raise `provider_timeout_seconds`");
+    assert_eq!(
+        late(short, Some("TimeoutError: too slow")).0,
+        "the model took longer than 100 ms; raise `provider_timeout_seconds` (TimeoutError: too slow)"
+    );
+    let words = "the call took longer than 200 ms; raise `call_timeout_seconds` or ask for less";
+    assert_eq!(late(r#"{"call_timeout_seconds": 0.2}"#, None).0, words);
+    let (agent, _) =
+        scripted_with(&["while true do end"], r#"{"call_timeout_seconds": 0.2, "program_timeout_seconds": 10}"#);
+    assert_eq!(call(&agent, "work", &[]).error().unwrap().message, words);
+    let (agent, _) = scripted_with(&["while true do end"], r#"{"program_timeout_seconds": 0.2}"#);
+    assert!(call(&agent, "work", &[]).error().unwrap().message.contains("`program_timeout_seconds`"));
+}
+
+#[test]
+fn ac_7_7_a_model_that_is_too_slow_is_asked_again_while_time_is_left() {
+    assert_eq!(late(r#"{"provider_timeout_seconds": 0.05, "max_generation_attempts": 3}"#, None).1, 3);
+    assert_eq!(late(r#"{"call_timeout_seconds": 0.1, "max_generation_attempts": 3}"#, None).1, 1, "no time is left");
+}
+
+#[test]
+fn implausible_token_counts_are_cut_and_never_lower_a_flows_count() {
+    let runtime = runtime_with(|_| {
+        let usage = Some(Usage { input: u64::MAX, output: u64::MAX - 1, cached: u64::MAX });
+        Ok(ModelReply { usage, ..ModelReply::text("return agent:delegate('x'):work().error_type") })
+    });
+    let agent = runtime.agent("a", options_of(r#"{"max_delegation_depth": 2}"#)).unwrap();
+    let outcome = call(&agent, "work", &[]);
+    assert!(outcome.ok(), "{:?}", outcome.error());
+    let records = runtime.calls();
+    assert!(records.iter().all(|record| record.metadata.tokens <= 1 << 41), "{:?}", outcome.metadata);
+    let line = records.last().unwrap().to_map();
+    assert!(line.values().all(|value| value.as_int().is_none_or(|number| number >= 0)), "{line:?}");
+}
+
+#[test]
+fn a_forked_child_can_use_an_agent_whose_call_was_under_way() {
+    let (ready, started) = std::sync::mpsc::channel();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let runtime = runtime_with(move |request| {
+        if &*request.method == "slow" {
+            ready.send(()).unwrap();
+            let _ = held.lock().unwrap().recv();
+        }
+        Ok(ModelReply::text("return 1"))
+    });
+    let agent = runtime.agent("a", options_of(r#"{"call_timeout_seconds": 5}"#)).unwrap();
+    let parents = agent.clone();
+    let slow = std::thread::spawn(move || call(&parents, "slow", &[]));
+    started.recv().unwrap();
+    // What a child finds: the parent's call is under way, and its thread is not here.
+    cadenza_core::fork::after_fork_in_child();
+    assert!(call(&agent, "work", &[]).ok());
+    release.send(()).unwrap();
+    assert!(slow.join().unwrap().ok());
+}
+
+#[test]
+fn a_secret_by_name_reaches_the_program_and_no_prompt() {
+    let (prompts, seen) = std::sync::mpsc::channel();
+    let runtime = runtime_with(move |request| {
+        prompts.send(request.user_prompt.to_string()).unwrap();
+        Ok(ModelReply::text("return kwargs.password .. args[1].token .. context.api_key"))
+    });
+    let agent = runtime.agent("a", options_of(r#"{"reuse": "off"}"#)).unwrap();
+    agent.set("api_key", "hush-3".into()).unwrap();
+    let kwargs = Map::from([("password".to_owned(), "hush-1".into())]);
+    let token = Value::Map(Map::from([("token".to_owned(), "hush-2".into())]));
+    for _ in 0..2 {
+        let outcome = agent.call("login", vec![token.clone()], kwargs.clone()).unwrap();
+        assert_eq!(outcome.value(), &"hush-1hush-2hush-3".into());
+    }
+    let prompts: Vec<String> = seen.try_iter().collect();
+    let named = |prompt: &str, name: &str| prompt.contains(&format!(r#""{name}":"***""#));
+    assert!(prompts.iter().all(|prompt| ["password", "token", "api_key"].iter().all(|name| named(prompt, name))));
+    assert!(!prompts[0].contains("hush"), "{prompts:?}");
 }
 
 #[test]

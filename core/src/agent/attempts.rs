@@ -183,14 +183,12 @@ impl<'a> Attempts<'a> {
     /// What a caller is told about a limit of time: in numbers and names of options. The kernel's own words are hashed, and
     /// speak of the contract.
     fn timeout_words(&self, reason: Reason) -> Option<String> {
-        match reason {
-            Reason::InferStep | Reason::Total => {
-                Some(self.time_up.clone().unwrap_or_else(|| self.call.timeout_words()))
-            }
-            // Also the reason of a program that used up its own time, whose words are its own.
-            Reason::ToolStep => self.time_up.clone(),
-            _of_another_kind => None,
+        // Also the reason of a program that used up its own time, whose words are its own.
+        if reason == Reason::ToolStep {
+            return self.time_up.clone();
         }
+        matches!(reason, Reason::InferStep | Reason::Total)
+            .then(|| self.time_up.clone().unwrap_or_else(|| self.call.timeout_words()))
     }
 
     /// A successful run: an ok value keeps its writes and its program, an error envelope leaves no trace.
