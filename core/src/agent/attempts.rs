@@ -232,7 +232,7 @@ impl<'a> Attempts<'a> {
             },
         );
         if self.frame.journal.store().is_some() {
-            self.changes.push(Change::Kept { program: Arc::new(saved), run: call.call_id });
+            self.changes.push(Change::Kept { program: Arc::new(saved), run: Some(call.call_id) });
         }
     }
 

@@ -14,7 +14,6 @@ use super::anchors::Anchors;
 use super::row::{Sealed, digest, run_bytes};
 use super::{failure, schema};
 use crate::ids::{CallId, Digest};
-use crate::program::registry::Pins;
 use crate::provider::secret;
 use crate::store::{Change, Durability, StoreError, Unit};
 use crate::value::{Map, Value};
