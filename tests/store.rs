@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cadenza_core::agent::Agent;
 use cadenza_core::ids::CallId;
 use cadenza_core::message::ModelReply;
-use cadenza_core::outcome::{Durability, Outcome};
+use cadenza_core::outcome::{Durability, ErrorType, Outcome};
+use cadenza_core::program::lock::Lock;
+use cadenza_core::program::registry::ProgramState;
 use cadenza_core::provider::{ModelSpec, Scripted};
 use cadenza_core::runtime::Runtime;
-use cadenza_core::runtime::options::{Options, StoreOption};
+use cadenza_core::runtime::options::{Options, Reuse, StoreOption};
 use cadenza_core::store::{CallQuery, SqliteStore, Store, StoreError};
 use cadenza_core::value::{Map, Value};
 
@@ -245,4 +247,97 @@ fn calls_can_be_listed_by_role_method_and_place() {
     assert_eq!(places(CallQuery { limit: 9, before: Some(3), ..CallQuery::default() }), [2, 1]);
     assert_eq!(places(CallQuery { limit: 9, method: Some("fail".into()), ..CallQuery::default() }), [5]);
     assert!(places(CallQuery { limit: 9, role: Some("nobody".into()), ..CallQuery::default() }).is_empty());
+}
+
+#[test]
+fn programs_travel_as_source_files_and_an_edited_one_wins() {
+    let folder = tempfile::tempdir().unwrap();
+    let programs = folder.path().join("programs");
+    let (first, _) = runtime(&folder.path().join("first.db"));
+    let calc = first.agent("calculator", Options::default()).unwrap();
+    call(&calc, "add", &[2, 3]);
+    assert_eq!(first.export(&programs).unwrap(), 1);
+    let file = std::fs::read_dir(programs.join("calculator")).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "return args[1] + args[2]\n");
+
+    let (second, asked) = runtime(&folder.path().join("second.db"));
+    assert_eq!(second.import(&programs).unwrap(), 1);
+    let calc = second.agent("calculator", Options::default()).unwrap();
+    assert_eq!(call(&calc, "add", &[4, 5]).value(), &Value::Int(9));
+    std::fs::write(&file, "return args[1] + args[2] + 1000\n").unwrap();
+    second.import(&programs).unwrap();
+    assert_eq!(call(&calc, "add", &[4, 5]).value(), &Value::Int(1009));
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    let newest = second.program("calculator", "add").unwrap();
+    assert_eq!((newest.kept.version, newest.kept.state()), (2, ProgramState::Pinned));
+    // Put aside, it gives way to the first one again; in this process and in the next.
+    assert!(second.set_program_state(newest.kept.id, ProgramState::Quarantined).unwrap());
+    assert_eq!(call(&calc, "add", &[4, 5]).value(), &Value::Int(9));
+    drop((calc, second, newest));
+    let (third, asked) = runtime(&folder.path().join("second.db"));
+    let calc = third.agent("calculator", Options::default()).unwrap();
+    assert_eq!(call(&calc, "add", &[6, 5]).value(), &Value::Int(11));
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+
+    std::fs::write(&file, "return (").unwrap();
+    let refused = third.import(&programs).unwrap_err().to_string();
+    assert!(refused.contains("calculator.add in lua: line 1"), "{refused}");
+    let index = programs.join("programs.json");
+    let text = std::fs::read_to_string(&index).unwrap().replace("\"file\":\"", "\"file\":\"../");
+    std::fs::write(&index, text).unwrap();
+    assert!(third.import(&programs).unwrap_err().to_string().contains("entry 1: no valid `file`"));
+}
+
+#[test]
+fn where_programs_are_locked_nothing_else_runs_and_no_model_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let (first, asked) = runtime(&path);
+    let calc = first.agent("calculator", Options::default()).unwrap();
+    call(&calc, "add", &[2, 3]);
+    call(&calc, "increment", &[]);
+    let lock = folder.path().join("cadenza.lock");
+    assert_eq!(first.lock(&lock).unwrap(), 2);
+    let text = std::fs::read_to_string(&lock).unwrap();
+    assert_eq!(text.lines().count(), 7, "one line per program: {text}");
+    let read = Lock::read(&lock).unwrap();
+    let listed = first.programs(None);
+    assert!(listed.iter().all(|listed| read.allows(&listed.key, &listed.kept)));
+    // A lock file is read from the working directory, which tests share: this one runs in a process of its own.
+    let fewer: String =
+        text.lines().filter(|line| !line.contains("increment")).map(|line| line.to_owned() + "\n").collect();
+    std::fs::write(&lock, fewer.replace("},\n  ]", "}\n  ]")).unwrap();
+    drop((calc, first, listed));
+    let done = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "locked_child", "--nocapture", "--include-ignored"])
+        .current_dir(folder.path())
+        .env("CADENZA_LOCKED_CHILD", &path)
+        .output()
+        .unwrap();
+    assert!(
+        done.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&done.stdout),
+        String::from_utf8_lossy(&done.stderr)
+    );
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    std::fs::write(&lock, "{}").unwrap();
+    assert!(Lock::read(&lock).unwrap_err().to_string().contains("write it again with `cadenza lock`"));
+}
+
+/// The other half of the test above.
+#[test]
+fn locked_child() {
+    let Ok(path) = std::env::var("CADENZA_LOCKED_CHILD") else { return };
+    let (runtime, asked) = runtime(Path::new(&path));
+    let options = Options { reuse: Some(Reuse::Locked), ..Options::default() };
+    let calc = runtime.agent("calculator", options).unwrap();
+    assert_eq!(call(&calc, "add", &[7, 8]).value(), &Value::Int(15));
+    for method in ["increment", "fail", "ask"] {
+        let refused = call(&calc, method, &[]);
+        let error = refused.error().unwrap();
+        assert_eq!(error.error_type, ErrorType::Provider);
+        assert!(error.message.contains(&format!("no program for calculator.{method}")), "{}", error.message);
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
 }

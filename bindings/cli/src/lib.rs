@@ -49,14 +49,24 @@ enum Command {
     Repl(commands::repl::Repl),
     /// Run scenario files and report which pass
     Conform(commands::conform::Conform),
-    /// Show the calls of a log as trees
+    /// Show the calls of a log or store as trees
     Calls(commands::calls::Calls),
-    /// Show one call of a log with its program
+    /// Show one call of a log or store with its program
     Show(commands::show::Show),
     /// Show the last calls of a log, and with -f those to come
     Tail(commands::tail::Tail),
-    /// Show the programs of a log or of the embedded library
+    /// Show the programs of a log, of a store or of the embedded library
     Programs(commands::programs::Programs),
+    /// Write the programs of a store as source files
+    Export(commands::repertoire::Export),
+    /// Take edited source files into a store
+    Import(commands::repertoire::Import),
+    /// Write the lock file of a store's programs
+    Lock(commands::repertoire::Lock),
+    /// Check that a store holds what was written, every byte
+    Verify(commands::verify::Verify),
+    /// Run the recorded inputs of a stored call through the kernel again, offline
+    Replay(commands::replay::Replay),
     /// Show the configuration and where each part comes from
     Config(commands::config::ConfigCommand),
 }
@@ -90,6 +100,11 @@ pub fn main_with(arguments: Vec<OsString>, python: Option<&dyn PythonHost>) -> i
         Command::Show(command) => command.run(&context),
         Command::Tail(command) => command.run(&context),
         Command::Programs(command) => command.run(&context),
+        Command::Export(command) => command.run(),
+        Command::Import(command) => command.run(),
+        Command::Lock(command) => command.run(),
+        Command::Verify(command) => command.run(&context),
+        Command::Replay(command) => command.run(&context),
         Command::Config(command) => command.run(&context),
     };
     let exit = ran.unwrap_or_else(|failure| {

@@ -14,7 +14,7 @@ use crate::notebook;
 use crate::outcome::PyOutcome;
 use crate::runtime::PyRuntime;
 use crate::signals::interruptible;
-use crate::surface::{Attribute, Handle, no_copy, no_pickle};
+use crate::surface::{Attribute, Handle, no_copy, reduce};
 
 /// An object whose methods are written by a model when they are first called.
 ///
@@ -204,8 +204,8 @@ impl PyAgent {
         Err(no_copy("Agent"))
     }
 
-    fn __reduce_ex__(&self, _protocol: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        Err(no_pickle("Agent"))
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, _protocol: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        reduce(slf.as_any(), &slf.get().handle.agent, "Agent")
     }
 }
 

@@ -1,24 +1,27 @@
 //! `cadenza.Runtime`: what agents share, and the view of what happened.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pyo3::exceptions::{PyLookupError, PyValueError};
+use pyo3::exceptions::{PyLookupError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyType};
 
-use cadenza_core::ids::CallId;
-use cadenza_core::program::registry::Listed;
+use cadenza_core::ids::{CallId, Digest};
+use cadenza_core::program::lock;
+use cadenza_core::program::registry::{Listed, ProgramState};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::Config;
 use cadenza_core::runtime::options::Options;
 use cadenza_core::runtime::replay::LookBackError;
+use cadenza_core::store::StoreError;
 
 use crate::agent::PyAgent;
 use crate::async_agent::PyAsyncAgent;
 use crate::convert::{map_to_python, to_python};
-use crate::errors::{option_error, option_error_text};
+use crate::errors::{option_error, option_error_text, store_error};
 use crate::options;
 use crate::surface::closed;
 
@@ -126,25 +129,53 @@ impl PyRuntime {
         self.runtime.language().as_str()
     }
 
-    /// Ended calls as dicts, oldest first; the last 1,000. The keys are those of a log line.
-    fn calls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    /// Ended calls as dicts, oldest first: the last `limit` of the store, or of this runtime's last 1,000. The keys are
+    /// those of a log line.
+    #[pyo3(signature = (limit=1000))]
+    fn calls<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
-        for record in self.runtime.calls() {
-            list.append(map_to_python(py, &record.to_map())?)?;
+        for call in py.detach(|| self.runtime.call_maps(limit)).map_err(|error| store_error(&error))? {
+            list.append(map_to_python(py, &call)?)?;
         }
         Ok(list)
     }
 
-    /// One ended call as a dict; raises LookupError when it is not among the last 1,000.
+    /// One ended call as a dict; raises LookupError when it is neither in the store nor among the last 1,000.
     fn call<'py>(&self, py: Python<'py>, call_id: &str) -> PyResult<Bound<'py, PyDict>> {
         let id = parse(call_id)?;
-        let record = self.runtime.call(id).ok_or_else(|| unknown(&LookBackError::Unknown(id)))?;
-        map_to_python(py, &record.to_map())
+        let call = py.detach(|| self.runtime.call_map(id)).map_err(|error| store_error(&error))?;
+        map_to_python(py, &call.ok_or_else(|| unknown(&LookBackError::Unknown(id)))?)
+    }
+
+    /// Named agents of the store as dicts: namespace, name, role, version (changes of its context) and calls.
+    fn agents<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        let Some(store) = self.runtime.store() else { return Ok(list) };
+        for agent in py.detach(|| store.agents()).map_err(|error| store_error(&error))? {
+            let dict = PyDict::new(py);
+            dict.set_item("namespace", agent.namespace)?;
+            dict.set_item("name", agent.name)?;
+            dict.set_item("role", agent.role)?;
+            dict.set_item("version", agent.version)?;
+            dict.set_item("calls", agent.calls)?;
+            list.append(dict)?;
+        }
+        Ok(list)
+    }
+
+    /// Where calls, programs and named agents are kept: a path, or ":memory:".
+    #[getter]
+    fn store(&self) -> String {
+        self.runtime.store().map_or_else(|| ":memory:".to_owned(), |store| store.location())
     }
 
     /// Recomputes the hash chain of an ended call: {"ok": True, "head": ..., "length": ..., "detail": None}, or ok False
-    /// with the first place that does not fit as detail. Raises LookupError when the call is not among the last 1,000.
-    fn verify<'py>(&self, py: Python<'py>, call_id: &str) -> PyResult<Bound<'py, PyDict>> {
+    /// with the first place that does not fit as detail. Of a stored call, every byte and its place are checked too.
+    /// Without a call, the whole store: {"ok": True, "calls": ..., "entries": ..., "detail": None}. Raises LookupError for
+    /// a call that is neither in the store nor among the last 1,000.
+    #[pyo3(signature = (call_id=None))]
+    fn verify<'py>(&self, py: Python<'py>, call_id: Option<&str>) -> PyResult<Bound<'py, PyDict>> {
+        let Some(call_id) = call_id else { return self.verify_store(py) };
         let id = parse(call_id)?;
         let looked = py.detach(|| self.runtime.verify(id));
         let dict = PyDict::new(py);
@@ -175,17 +206,50 @@ impl PyRuntime {
 
     /// Kept programs, all or of one role.
     #[pyo3(signature = (role=None))]
-    fn programs(&self, role: Option<&str>) -> Vec<PyProgram> {
-        self.runtime.programs(role).into_iter().map(|listed| PyProgram { listed }).collect()
+    fn programs(&self, py: Python<'_>, role: Option<&str>) -> Vec<PyProgram> {
+        py.detach(|| self.runtime.programs(role)).into_iter().map(|listed| PyProgram { listed }).collect()
     }
 
     /// The newest kept program of a method; raises LookupError when there is none.
-    fn program(&self, role: &str, method: &str) -> PyResult<PyProgram> {
-        self.runtime.program(role, method).map(|listed| PyProgram { listed }).ok_or_else(|| {
+    fn program(&self, py: Python<'_>, role: &str, method: &str) -> PyResult<PyProgram> {
+        py.detach(|| self.runtime.program(role, method)).map(|listed| PyProgram { listed }).ok_or_else(|| {
             PyLookupError::new_err(format!(
                 "no kept program for {role}.{method}: it was not called yet, did not succeed, or is not reused"
             ))
         })
+    }
+
+    /// Writes every kept program into a folder of source files, with an index. Returns their number.
+    fn export(&self, py: Python<'_>, folder: PathBuf) -> PyResult<usize> {
+        py.detach(|| self.runtime.export(&folder)).map_err(|error| PyOSError::new_err(error.to_string()))
+    }
+
+    /// Takes in a folder that `export` wrote; an edited file becomes a pinned program. Returns their number. Raises
+    /// ValueError, and takes nothing in, when a file or the index is wrong.
+    fn import_programs(&self, py: Python<'_>, folder: PathBuf) -> PyResult<usize> {
+        py.detach(|| self.runtime.import(&folder)).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Writes the lock file of the programs that may run now, for reuse="locked". Returns their number.
+    #[pyo3(signature = (path=None))]
+    fn lock(&self, py: Python<'_>, path: Option<PathBuf>) -> PyResult<usize> {
+        let path = path.unwrap_or_else(|| lock::FILE.into());
+        py.detach(|| self.runtime.lock(&path)).map_err(|error| PyOSError::new_err(error.to_string()))
+    }
+
+    /// Pins a program ("pinned": it comes before all others), puts it aside ("quarantined"), or leaves it to its evidence
+    /// again ("active"). Raises LookupError for an unknown one.
+    fn set_program_state(&self, py: Python<'_>, program_id: &str, state: &str) -> PyResult<()> {
+        let state = ProgramState::from_name(state)
+            .ok_or_else(|| PyValueError::new_err(format!("a state is active, pinned or quarantined, got {state:?}")))?;
+        let id = Digest::parse(program_id).ok_or_else(|| {
+            PyValueError::new_err(format!("{program_id:?} is not a program id: 64 hexadecimal digits"))
+        })?;
+        match py.detach(|| self.runtime.set_program_state(id, state)) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(PyLookupError::new_err(format!("no program {program_id}"))),
+            Err(error) => Err(store_error(&error)),
+        }
     }
 
     /// Log lines that were lost since the start.
@@ -231,6 +295,25 @@ impl PyRuntime {
     fn __repr__(&self) -> String {
         let closed = if self.closed() { ", closed" } else { "" };
         format!("<Runtime model={:?}, language={:?}{closed}>", self.model(), self.language())
+    }
+}
+
+impl PyRuntime {
+    fn verify_store<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let Some(store) = self.runtime.store() else {
+            return Err(PyValueError::new_err("there is no store to verify; name a call, or set `store`"));
+        };
+        let (report, detail) = match py.detach(|| store.verify()) {
+            Ok(report) => (Some(report), None),
+            Err(error @ (StoreError::Tampered { .. } | StoreError::Corrupt { .. })) => (None, Some(error.to_string())),
+            Err(error) => return Err(store_error(&error)),
+        };
+        let dict = PyDict::new(py);
+        dict.set_item("ok", report.is_some())?;
+        dict.set_item("calls", report.as_ref().map(|report| report.calls))?;
+        dict.set_item("entries", report.map(|report| report.entries))?;
+        dict.set_item("detail", detail)?;
+        Ok(dict)
     }
 }
 
@@ -293,6 +376,18 @@ impl PyProgram {
     #[getter]
     fn language(&self) -> &'static str {
         self.listed.key.language.as_str()
+    }
+
+    /// Names it for ever: 64 hexadecimal digits.
+    #[getter]
+    fn id(&self) -> String {
+        self.listed.kept.id.to_hex()
+    }
+
+    /// What people decided: "active", "pinned" or "quarantined".
+    #[getter]
+    fn state(&self) -> &'static str {
+        self.listed.kept.state().as_str()
     }
 
     /// Its text.

@@ -31,6 +31,7 @@ use crate::program::{
 use crate::prompt::{self, Prompt, PromptContract, PromptInput};
 use crate::provider::{ModelRequest, Provider, ProviderError, ProviderErrorClass, ToolSpec, secret};
 use crate::runtime::driver::{Ran, Work};
+use crate::runtime::wait::aside;
 use crate::store::Change;
 use crate::value::{Map, Value};
 
@@ -47,6 +48,8 @@ pub(super) enum Start {
     Over,
     /// Not at all: the store of a named agent failed.
     Broken(Arc<str>),
+    /// Not at all: only programs of the lock file may run, and there is none for it.
+    Locked(Arc<str>),
 }
 
 /// State of one call's attempts.
@@ -229,7 +232,7 @@ impl<'a> Attempts<'a> {
             },
         );
         if self.frame.journal.store().is_some() {
-            self.changes.push(Change::Kept { program: Arc::new(saved), run: call.call_id });
+            self.changes.push(Change::Kept { program: Arc::new(saved), run: Some(call.call_id) });
         }
     }
 
@@ -526,6 +529,7 @@ impl Work for Attempts<'_> {
                 self.failed("provider", error.class.as_str(), &error.message);
                 error.message.into()
             })),
+            Start::Locked(message) => Input::Readiness(Err(message.clone())),
             Start::Broken(message) => Input::PersistenceFailed { message: message.clone() },
             Start::Over if self.call.trace.cancel.is_cancelled() => Input::Cancelled { raw_hash: None },
             Start::Over => Input::TimedOut { raw_hash: None },
@@ -544,7 +548,7 @@ impl Work for Attempts<'_> {
     fn execute(&mut self, call: kernel::Call) -> Input {
         self.charge(&call.spent);
         match (self.executor(), self.program.clone()) {
-            (Some(executor), Some(program)) => self.run(executor, &program),
+            (Some(executor), Some(program)) => aside(|| self.run(executor, &program)),
             (None, _) | (_, None) => Input::executed(error(ToolFailure::Failed, "internal error: no program to run")),
         }
     }

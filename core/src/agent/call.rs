@@ -25,6 +25,7 @@ use crate::log::record::{CallRecord, DebugFields, rfc3339};
 use crate::outcome::{AgentOutcome, Durability, ErrorType, Metadata, Outcome, OutcomeError, Reason};
 use crate::program::influence::{self, Observed};
 use crate::program::literals::literals;
+use crate::program::lock;
 use crate::program::registry::{Kept, Key, Surroundings, history_digest, perturbations};
 use crate::program::{Arguments, Bounds, Executor, Limits, Program, ProgramFailure};
 use crate::provider::wait;
@@ -251,7 +252,11 @@ impl<'a> Call<'a> {
             environment = Arc::new(Environment { refusal: Some(refusal.into()), ..(*environment).clone() });
             Start::Ask
         } else {
-            self.find_kept(&frame).map_or(Start::Ask, Start::Kept)
+            match self.find_kept(&frame) {
+                Some(kept) => Start::Kept(kept),
+                None if settings.lock.is_some() => Start::Locked(self.not_locked()),
+                None => Start::Ask,
+            }
         };
         let mut attempts = Attempts::new(self, &frame, start);
         let ran = driver::drive(contract, environment, &mut attempts).await;
@@ -363,7 +368,8 @@ impl<'a> Call<'a> {
             let attempts = settings.max_generation_attempts;
             Arc::new(driver::factory().dynamic_call(&DynamicCall {
                 attempts,
-                nudges: settings.execution_repairs,
+                // Where no model may be asked, nothing can be repaired.
+                nudges: if settings.lock.is_some() { 0 } else { settings.execution_repairs },
                 bounds,
             }))
         };
@@ -391,11 +397,25 @@ impl<'a> Call<'a> {
         let context = |key: &str| CallHost::new(frame).attempt.get(key);
         let history = || history_digest(&self.agent.results());
         let state = Surroundings { context: &context, history: &history };
-        let found = registry.find(&key, self.arguments(), state, &mut influences);
+        let allowed = |kept: &Kept| settings.lock.as_ref().is_none_or(|lock| lock.allows(&key, kept));
+        let found = registry.find_allowed(&key, self.arguments(), state, &allowed, &mut influences);
         if found.is_some() || !self.adopt_stored(frame, executor, &key) {
             return found;
         }
-        registry.find(&key, self.arguments(), state, &mut influences)
+        registry.find_allowed(&key, self.arguments(), state, &allowed, &mut influences)
+    }
+
+    /// What is missing where only locked programs may run.
+    fn not_locked(&self) -> Arc<str> {
+        let key = self.key();
+        let (role, method, shape, language) = (&key.role, &key.method, &key.shape, key.language);
+        format!(
+            "`{}` has no program for {role}.{method} with arguments of the shape {shape:?} in {language} that fits this \
+             call, and no model is asked under reuse=\"locked\"; make the call with reuse=\"auto\" and write the lock \
+             file again with `cadenza lock`",
+            lock::FILE
+        )
+        .into()
     }
 
     /// Takes in the programs that the store has under that key; says whether there were new ones.
@@ -427,7 +447,7 @@ impl<'a> Call<'a> {
 
     pub(super) fn reusable(&self) -> bool {
         match self.agent.0.settings.reuse {
-            Reuse::Auto => !dispatch::is_conversational(&self.method),
+            Reuse::Auto | Reuse::Locked => !dispatch::is_conversational(&self.method),
             Reuse::Off => false,
         }
     }

@@ -17,6 +17,7 @@ use crate::value::{Map, Value};
 pub mod influence;
 pub mod limits;
 pub mod literals;
+pub mod lock;
 #[cfg(feature = "lua")]
 pub mod lua;
 pub mod registry;

@@ -118,6 +118,37 @@ pub struct Pins {
 }
 
 impl Pins {
+    /// For a store or a folder; null for a program that is free.
+    pub fn to_value(&self) -> Value {
+        if *self == Self::default() {
+            return Value::Null;
+        }
+        let context = self.context.iter().map(|(key, digest)| (key.clone(), digest.to_hex().into()));
+        Value::Map(Map::from([
+            ("context".to_owned(), Value::Map(context.collect())),
+            ("history".to_owned(), self.history.map(|digest| digest.to_hex()).into()),
+        ]))
+    }
+
+    /// Reads [`Pins::to_value`] back. A pin that cannot be read holds in no state.
+    pub fn from_value(value: &Value) -> Self {
+        const NOTHING: Digest = Digest([0; 32]);
+        let digest = |value: &Value| value.as_str().and_then(Digest::parse).unwrap_or(NOTHING);
+        match value {
+            Value::Null => Self::default(),
+            Value::Map(map) => {
+                let context = map.get("context").and_then(Value::as_map).into_iter().flatten();
+                Self {
+                    context: context.map(|(key, value)| (key.clone(), digest(value))).collect(),
+                    history: map.get("history").filter(|value| **value != Value::Null).map(digest),
+                }
+            }
+            Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) | Value::List(_) => {
+                Self { context: BTreeMap::new(), history: Some(NOTHING) }
+            }
+        }
+    }
+
     /// Whether the state of the moment is the one that the program is pinned to.
     fn hold(&self, state: Surroundings<'_>) -> bool {
         let same = |(key, digest): (&String, &Digest)| {
@@ -289,6 +320,39 @@ pub struct Saved {
     pub failures: u64,
     /// Failures since it last did well.
     pub failures_in_a_row: u32,
+    /// What people decided about it.
+    pub state: ProgramState,
+}
+
+/// What people decided about a kept program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProgramState {
+    /// Nothing: it runs while its evidence fits and it does well.
+    #[default]
+    Active,
+    /// It comes before all others under its key; a program that somebody edited is pinned.
+    Pinned,
+    /// It does not run any more.
+    Quarantined,
+}
+
+impl ProgramState {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Active, Self::Pinned, Self::Quarantined];
+
+    /// The published spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Pinned => "pinned",
+            Self::Quarantined => "quarantined",
+        }
+    }
+
+    /// The state with that spelling.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
 }
 
 impl Saved {
@@ -343,6 +407,7 @@ pub struct Kept {
     literals: Digest,
     /// False when the program reached other agents or tools: then a later dry run is impossible and reading alone counts.
     probeable: bool,
+    state: ProgramState,
     uses: AtomicU64,
     failures: AtomicU64,
     failures_in_a_row: AtomicU32,
@@ -369,6 +434,7 @@ impl Kept {
             pins: saved.pins.clone(),
             literals: literals_digest(&literals(saved.key.language, &saved.code)),
             probeable: saved.probeable,
+            state: saved.state,
             uses: AtomicU64::new(saved.uses),
             failures: AtomicU64::new(saved.failures),
             failures_in_a_row: AtomicU32::new(saved.failures_in_a_row),
@@ -385,8 +451,37 @@ impl Kept {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Whether it failed so often that it is no longer offered.
+    /// What people decided about it.
+    pub fn state(&self) -> ProgramState {
+        self.state
+    }
+
+    fn is_pinned(&self) -> bool {
+        self.state == ProgramState::Pinned
+    }
+
+    /// As data, for a store or a folder.
+    pub fn saved(&self, key: &Key) -> Saved {
+        Saved {
+            key: key.clone(),
+            code: self.program.code.clone(),
+            model: self.model.clone(),
+            version: self.version,
+            inputs: self.inputs.iter().map(|input| (input.read, input.digest)).collect(),
+            probeable: self.probeable,
+            uses: self.uses(),
+            failures: self.failures(),
+            failures_in_a_row: self.failures_in_a_row.load(Ordering::Relaxed),
+            state: self.state,
+            pins: self.pins.clone(),
+        }
+    }
+
+    /// Whether somebody put it aside, or it failed so often that it is no longer offered.
     pub fn quarantined(&self) -> bool {
+        if self.state == ProgramState::Quarantined {
+            return true;
+        }
         self.failures_in_a_row.load(Ordering::Relaxed) >= QUARANTINE_AFTER
     }
 
@@ -486,13 +581,26 @@ impl Registry {
         state: Surroundings<'_>,
         influences: &mut dyn FnMut(&Program, usize) -> bool,
     ) -> Option<Arc<Kept>> {
+        self.find_allowed(key, arguments, state, &|_| true, influences)
+    }
+
+    /// [`Registry::find`] among the programs that are allowed.
+    pub fn find_allowed(
+        &self,
+        key: &Key,
+        arguments: Arguments<'_>,
+        state: Surroundings<'_>,
+        allowed: &dyn Fn(&Kept) -> bool,
+        influences: &mut dyn FnMut(&Program, usize) -> bool,
+    ) -> Option<Arc<Kept>> {
+        let offered = |kept: &Kept| !kept.quarantined() && allowed(kept);
         // Cloned out of the lock, for a dry run must not hold it; there are at most MAX_VARIANTS.
         let first = self.state.read().slots.get(key)?.variants.first()?.clone();
-        if !first.quarantined() && first.fits(arguments, state, influences) {
+        if offered(&first) && first.fits(arguments, state, influences) {
             return Some(first);
         }
         let rest = self.state.read().slots.get(key)?.variants.get(1..)?.to_vec();
-        rest.into_iter().find(|kept| !kept.quarantined() && kept.fits(arguments, state, influences))
+        rest.into_iter().find(|kept| offered(kept) && kept.fits(arguments, state, influences))
     }
 
     /// Keeps a program that succeeded, with what is known of the run that made it. Returns it as data.
@@ -527,13 +635,15 @@ impl Registry {
             uses: 0,
             failures: 0,
             failures_in_a_row: 0,
+            state: ProgramState::Active,
             key,
         };
         let mut state = self.state.write();
         let slot = state.slot(&saved.key);
         slot.versions += 1;
         saved.version = slot.versions;
-        slot.variants.insert(0, Arc::new(Kept::new(&saved, program)));
+        let behind_pinned = slot.variants.iter().take_while(|kept| kept.is_pinned()).count();
+        slot.variants.insert(behind_pinned, Arc::new(Kept::new(&saved, program)));
         slot.variants.truncate(MAX_VARIANTS);
         saved
     }
@@ -544,9 +654,10 @@ impl Registry {
         let slot = state.slot(&saved.key);
         slot.versions = slot.versions.max(saved.version);
         let kept = Kept::new(saved, program);
-        if slot.variants.len() < MAX_VARIANTS && slot.variants.iter().all(|known| known.id != kept.id) {
-            slot.variants.push(Arc::new(kept));
-        }
+        slot.variants.retain(|known| known.id != kept.id);
+        let place = if kept.is_pinned() { 0 } else { slot.variants.len() };
+        slot.variants.insert(place, Arc::new(kept));
+        slot.variants.truncate(MAX_VARIANTS);
     }
 
     /// Whether a program with that id is here.
@@ -775,6 +886,16 @@ mod tests {
         assert!(!serves("return 10", &Reads::default(), 10.into(), memory.0, memory.1));
         assert!(!serves("local a = args[1]; return true", &all_read(), true.into(), memory.0, memory.1));
         assert!(serves("local l = 0; return l + args[1]", &all_read(), 2.into(), memory.0, memory.1));
+    }
+
+    #[test]
+    fn pins_are_read_back_and_what_cannot_be_read_holds_in_no_state() {
+        let context = BTreeMap::from([("to".to_owned(), Digest([3; 32]))]);
+        for pins in [Pins::default(), Pins { context, history: Some(Digest([4; 32])) }] {
+            let stored = Value::from_json(&pins.to_value().to_json()).unwrap();
+            assert_eq!(Pins::from_value(&stored), pins);
+        }
+        assert_ne!(Pins::from_value(&"x".into()), Pins::default());
     }
 
     #[test]

@@ -49,6 +49,22 @@ pub enum Reuse {
     Auto,
     /// Never.
     Off,
+    /// Always, and nothing else: only programs of the lock file run, and no model is asked.
+    Locked,
+}
+
+impl Reuse {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Off, Self::Locked];
+
+    /// The published spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+            Self::Locked => "locked",
+        }
+    }
 }
 
 /// A set of options; `None` leaves the setting as it was.
@@ -341,13 +357,7 @@ impl Options {
             "delegation_contract" => {}
             "tools" if *value == Value::Null || *value == Value::List(Vec::new()) => self.tools = Some(Vec::new()),
             "tools" => return Err(invalid("tools", "a list of functions of the host language", value)),
-            "reuse" if value.as_str() == Some("locked") => {
-                return Err(OptionError::NotYet {
-                    name: "reuse",
-                    message: "\"locked\" needs the durable store and its lock file; use \"auto\" or \"off\"",
-                });
-            }
-            "reuse" => self.reuse = Some(one_of("reuse", value, &[("auto", Reuse::Auto), ("off", Reuse::Off)])?),
+            "reuse" => self.reuse = Some(one_of("reuse", value, &Reuse::ALL.map(|reuse| (reuse.as_str(), reuse)))?),
             "namespace" => {
                 self.namespace = Some(match value {
                     Value::String(text) if !text.is_empty() && text.len() <= 128 => text.as_str().into(),

@@ -12,6 +12,7 @@ use crate::ids::Digest;
 use crate::kernel::Environment;
 use crate::log::{self, BackgroundLog, LogSink};
 use crate::outcome::Durability;
+use crate::program::lock::{self, Lock};
 use crate::program::{Isolation, Language, Limits};
 use crate::prompt::ToolDocs;
 use crate::provider::{self, ModelSettings, ModelSpec, Provider, Resolved};
@@ -43,6 +44,8 @@ pub struct Settings {
     pub(crate) tools: Arc<ToolSet>,
     pub(crate) tool_docs: Arc<ToolDocs>,
     pub(crate) reuse: Reuse,
+    /// The lock file, with `reuse = "locked"`.
+    pub(crate) lock: Option<Arc<Lock>>,
     pub(crate) namespace: Arc<str>,
     pub(crate) store: Option<Arc<dyn Store>>,
     /// What a call promises; `None` leaves it to whether the agent has a name.
@@ -82,6 +85,7 @@ impl Settings {
             delegation,
             tools,
             reuse: Reuse::Auto,
+            lock: None,
             namespace: "default".into(),
             store: None,
             durability: None,
@@ -134,6 +138,11 @@ impl Settings {
             tools,
             tool_docs,
             reuse: options.reuse.unwrap_or(self.reuse),
+            lock: match options.reuse {
+                None => self.lock.clone(),
+                Some(Reuse::Locked) => Some(Arc::new(read_lock()?)),
+                Some(Reuse::Auto | Reuse::Off) => None,
+            },
             namespace: options.namespace.unwrap_or_else(|| self.namespace.clone()),
             store: match options.store {
                 None => self.store.clone(),
@@ -154,10 +163,6 @@ impl Settings {
             Isolation::Shared => "shared",
             Isolation::Fresh => "fresh",
         };
-        let reuse = match self.reuse {
-            Reuse::Auto => "auto",
-            Reuse::Off => "off",
-        };
         let store = self.store.as_ref().map_or_else(|| ":memory:".to_owned(), |store| store.location());
         let entries: [(&str, Value); 20] = [
             ("model", (&*self.model).into()),
@@ -176,7 +181,7 @@ impl Settings {
             ("max_delegation_depth", self.max_delegation_depth.into()),
             ("max_calls", self.max_calls.into()),
             ("max_tokens", self.max_tokens.map(whole).into()),
-            ("reuse", reuse.into()),
+            ("reuse", self.reuse.as_str().into()),
             ("namespace", (&*self.namespace).into()),
             ("store", store.as_str().into()),
             ("durability", self.durability.map(Durability::as_str).into()),
@@ -188,6 +193,12 @@ impl Settings {
     pub(crate) fn shared_with_delegates(&self) -> bool {
         self.delegation.fingerprint() == DelegationContract::default().fingerprint()
     }
+}
+
+/// The lock file of the working directory.
+fn read_lock() -> Result<Lock, OptionError> {
+    Lock::read(Path::new(lock::FILE))
+        .map_err(|error| OptionError::Invalid { name: "reuse", message: error.to_string() })
 }
 
 #[cfg(feature = "sqlite")]

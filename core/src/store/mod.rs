@@ -14,9 +14,10 @@ use crate::ids::{CallId, Digest};
 use crate::kernel::StoredRun;
 use crate::log::record::CallRecord;
 pub use crate::outcome::Durability;
-use crate::program::registry::{Key, Saved};
+use crate::program::registry::{Key, ProgramState, Saved};
 use crate::value::{Map, Value};
 
+pub mod folder;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -67,8 +68,15 @@ pub enum Change {
     Kept {
         /// The program with its evidence.
         program: Arc<Saved>,
-        /// The call that made it.
-        run: CallId,
+        /// The call that made it; none when it came from a folder.
+        run: Option<CallId>,
+    },
+    /// People decided about a program.
+    State {
+        /// Its id.
+        program: Digest,
+        /// What they decided.
+        state: ProgramState,
     },
     /// A kept program ran again.
     Used {

@@ -7,10 +7,13 @@ pub mod calls;
 pub mod config;
 pub mod conform;
 pub mod programs;
+pub mod repertoire;
 pub mod repl;
+pub mod replay;
 pub mod run;
 pub mod show;
 pub mod tail;
+pub mod verify;
 
 /// Prints text to standard output, with a newline. A reader that went away (`| head`) is not a failure.
 pub fn say(text: &str) {

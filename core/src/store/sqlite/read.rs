@@ -8,7 +8,7 @@ use crate::contract::ExecutionContract;
 use crate::ids::{CallId, Digest};
 use crate::kernel::{StoredError, StoredRun};
 use crate::program::Language;
-use crate::program::registry::{Key, Pins, Saved};
+use crate::program::registry::{Key, Pins, ProgramState, Saved};
 use crate::store::{AgentId, AgentListed, AgentState, CallQuery, StoredCall};
 use crate::value::{Map, Value};
 
@@ -175,7 +175,7 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
 
 const PROGRAM: &str =
     "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
-  probeable, uses, failures, failures_in_a_row, programs.context
+  probeable, uses, failures, failures_in_a_row, state, programs.context
   FROM programs JOIN codes ON codes.hash = programs.code";
 
 /// Programs under one key, newest first, or all.
@@ -184,7 +184,8 @@ pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::
         Some(key) => connection
             .prepare_cached(&format!(
                 "{PROGRAM} WHERE namespace = ?1 AND role = ?2 AND method = ?3 AND contract = ?4 AND shape = ?5
-                 AND programs.language = ?6 AND interface = ?7 ORDER BY created DESC LIMIT 8"
+                 AND programs.language = ?6 AND interface = ?7 AND state <> 'quarantined'
+                 ORDER BY state = 'pinned' DESC, created DESC LIMIT 8"
             ))?
             .query_map(
                 params![
@@ -207,21 +208,6 @@ pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::
     Ok(found.into_iter().flatten().collect())
 }
 
-/// What a program is pinned to. A pin that cannot be read holds for no state.
-fn pins(json: Option<&str>) -> Pins {
-    const UNKNOWN: Digest = Digest([0; 32]);
-    let Some(json) = json else { return Pins::default() };
-    let digest = |value: &Value| value.as_str().and_then(Digest::parse).unwrap_or(UNKNOWN);
-    let Ok(Value::Map(map)) = Value::from_json(json) else {
-        return Pins { history: Some(UNKNOWN), ..Pins::default() };
-    };
-    let context = map.get("context").and_then(Value::as_map).into_iter().flatten();
-    Pins {
-        context: context.map(|(key, value)| (key.clone(), digest(value))).collect(),
-        history: map.get("history").filter(|value| **value != Value::Null).map(digest),
-    }
-}
-
 /// `None` for a language that this build does not know.
 fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
     let Some(language) = Language::from_name(row.get_ref(5)?.as_str()?) else { return Ok(None) };
@@ -230,6 +216,10 @@ fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
         Ok(Value::List(inputs)) => inputs,
         Ok(_) | Err(_) => Vec::new(),
     };
+    // Text that is no JSON is a pin that holds in no state.
+    let pins: Option<String> = row.get(16)?;
+    let pins = pins.map_or(Value::Null, |pins| Value::from_json(&pins).unwrap_or(Value::String(pins)));
+    let pins = Pins::from_value(&pins);
     let input = |input: &Value| match input {
         Value::List(pair) => Some((pair.first()?.as_bool()?, Digest::parse(pair.get(1)?.as_str()?)?)),
         _ => None,
@@ -248,10 +238,11 @@ fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
         model: text(8)?,
         version: row.get(9)?,
         inputs: inputs.iter().filter_map(input).collect(),
-        pins: pins(row.get::<_, Option<String>>(15)?.as_deref()),
+        pins,
         probeable: row.get(11)?,
         uses: row.get::<_, i64>(12)?.unsigned_abs(),
         failures: row.get::<_, i64>(13)?.unsigned_abs(),
         failures_in_a_row: row.get(14)?,
+        state: ProgramState::from_name(row.get_ref(15)?.as_str()?).unwrap_or_default(),
     }))
 }

@@ -14,7 +14,6 @@ use super::anchors::Anchors;
 use super::row::{Sealed, digest, run_bytes};
 use super::{failure, schema};
 use crate::ids::{CallId, Digest};
-use crate::program::registry::Pins;
 use crate::provider::secret;
 use crate::store::{Change, Durability, StoreError, Unit};
 use crate::value::{Map, Value};
@@ -276,9 +275,9 @@ fn write(connection: &Connection, change: &Change, owner: i64, end: &mut (i64, D
                     // Written again, a program has the evidence of its last run.
                     "INSERT INTO programs(program, namespace, role, method, contract, shape, language, interface,
                      code, model, version, inputs, probeable, state, created_run, created, context)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 'active', ?14, ?15, ?16)
-                     ON CONFLICT(program) DO UPDATE SET inputs = excluded.inputs, context = excluded.context,
-                     probeable = excluded.probeable, created = excluded.created",
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
+                     ON CONFLICT(program) DO UPDATE SET state = excluded.state, inputs = excluded.inputs,
+                     context = excluded.context, probeable = excluded.probeable, created = excluded.created",
                 )?
                 .execute(params![
                     program.id().0,
@@ -294,10 +293,16 @@ fn write(connection: &Connection, change: &Change, owner: i64, end: &mut (i64, D
                     program.version,
                     Value::List(inputs).to_json(),
                     program.probeable,
-                    run_bytes(*run),
+                    program.state.as_str(),
+                    run.map(run_bytes),
                     now(),
-                    pins_json(&program.pins),
+                    Some(program.pins.to_value()).filter(|pins| *pins != Value::Null).map(|pins| pins.to_json()),
                 ])?;
+        }
+        Change::State { program, state } => {
+            connection
+                .prepare_cached("UPDATE programs SET state = ?2, failures_in_a_row = 0 WHERE program = ?1")?
+                .execute(params![program.0, state.as_str()])?;
         }
         Change::Used { program, ok } => {
             connection
@@ -309,19 +314,6 @@ fn write(connection: &Connection, change: &Change, owner: i64, end: &mut (i64, D
         }
     }
     Ok(())
-}
-
-/// What a program is pinned to, for its column; nothing for a program that is free.
-fn pins_json(pins: &Pins) -> Option<String> {
-    if *pins == Pins::default() {
-        return None;
-    }
-    let context = pins.context.iter().map(|(key, digest)| (key.clone(), digest.to_hex().into()));
-    let map = Map::from([
-        ("context".to_owned(), Value::Map(context.collect())),
-        ("history".to_owned(), pins.history.map(|digest| digest.to_hex()).into()),
-    ]);
-    Some(Value::Map(map).to_json())
 }
 
 /// Appends an ended call behind the last one.
