@@ -118,23 +118,34 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// As plain data: `{"context": {key: digest}, "history": digest or null}`.
+    /// For a store or a folder; null for a program that is free.
     pub fn to_value(&self) -> Value {
-        let context = self.context.iter().map(|(key, digest)| (key.clone(), digest.to_hex().into())).collect();
+        if *self == Self::default() {
+            return Value::Null;
+        }
+        let context = self.context.iter().map(|(key, digest)| (key.clone(), digest.to_hex().into()));
         Value::Map(Map::from([
-            ("context".to_owned(), Value::Map(context)),
+            ("context".to_owned(), Value::Map(context.collect())),
             ("history".to_owned(), self.history.map(|digest| digest.to_hex()).into()),
         ]))
     }
 
-    /// Reads them back. What cannot be read pins to a value that nothing has: a program without evidence does not run.
+    /// Reads [`Pins::to_value`] back. A pin that cannot be read holds in no state.
     pub fn from_value(value: &Value) -> Self {
-        let digest = |value: &Value| value.as_str().and_then(Digest::parse).unwrap_or(Digest([0; 32]));
-        let field = |name: &str| value.as_map().and_then(|map| map.get(name));
-        let context = field("context").and_then(Value::as_map).into_iter().flatten();
-        Self {
-            context: context.map(|(key, value)| (key.clone(), digest(value))).collect(),
-            history: field("history").filter(|value| **value != Value::Null).map(digest),
+        const NOTHING: Digest = Digest([0; 32]);
+        let digest = |value: &Value| value.as_str().and_then(Digest::parse).unwrap_or(NOTHING);
+        match value {
+            Value::Null => Self::default(),
+            Value::Map(map) => {
+                let context = map.get("context").and_then(Value::as_map).into_iter().flatten();
+                Self {
+                    context: context.map(|(key, value)| (key.clone(), digest(value))).collect(),
+                    history: map.get("history").filter(|value| **value != Value::Null).map(digest),
+                }
+            }
+            Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) | Value::List(_) => {
+                Self { context: BTreeMap::new(), history: Some(NOTHING) }
+            }
         }
     }
 
@@ -457,12 +468,12 @@ impl Kept {
             model: self.model.clone(),
             version: self.version,
             inputs: self.inputs.iter().map(|input| (input.read, input.digest)).collect(),
-            pins: self.pins.clone(),
             probeable: self.probeable,
             uses: self.uses(),
             failures: self.failures(),
             failures_in_a_row: self.failures_in_a_row.load(Ordering::Relaxed),
             state: self.state,
+            pins: self.pins.clone(),
         }
     }
 
@@ -875,6 +886,16 @@ mod tests {
         assert!(!serves("return 10", &Reads::default(), 10.into(), memory.0, memory.1));
         assert!(!serves("local a = args[1]; return true", &all_read(), true.into(), memory.0, memory.1));
         assert!(serves("local l = 0; return l + args[1]", &all_read(), 2.into(), memory.0, memory.1));
+    }
+
+    #[test]
+    fn pins_are_read_back_and_what_cannot_be_read_holds_in_no_state() {
+        let context = BTreeMap::from([("to".to_owned(), Digest([3; 32]))]);
+        for pins in [Pins::default(), Pins { context, history: Some(Digest([4; 32])) }] {
+            let stored = Value::from_json(&pins.to_value().to_json()).unwrap();
+            assert_eq!(Pins::from_value(&stored), pins);
+        }
+        assert_ne!(Pins::from_value(&"x".into()), Pins::default());
     }
 
     #[test]

@@ -93,14 +93,10 @@ pub fn import(folder: &Path) -> Result<Vec<Saved>, FolderError> {
             code: code.into(),
             model: if edited { "edited".into() } else { text("model")?.into() },
             version: number("version")? + u32::from(edited),
-            // Somebody who edits a program answers for where it fits.
-            pins: if edited {
-                Pins::default()
-            } else {
-                Pins::from_value(&map.get("pins").cloned().unwrap_or_default())
-            },
             inputs: inputs.ok_or_else(|| incomplete("inputs"))?,
             probeable: map.get("probeable").and_then(Value::as_bool).ok_or_else(|| incomplete("probeable"))?,
+            // Who edits a program answers for what it takes from its surroundings.
+            pins: map.get("pins").filter(|_| !edited).map(Pins::from_value).unwrap_or_default(),
             uses: 0,
             failures: 0,
             failures_in_a_row: 0,
@@ -130,8 +126,8 @@ fn entry(saved: &Saved, file: &str) -> Map {
         ("version", saved.version.into()),
         ("probeable", saved.probeable.into()),
         ("state", saved.state.as_str().into()),
-        ("pins", saved.pins.to_value()),
         ("inputs", Value::List(inputs.collect())),
+        ("pins", saved.pins.to_value()),
         ("checksum", Digest::of_bytes(saved.code.as_bytes()).to_hex().into()),
     ]
     .into_iter()

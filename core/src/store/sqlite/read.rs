@@ -216,6 +216,10 @@ fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
         Ok(Value::List(inputs)) => inputs,
         Ok(_) | Err(_) => Vec::new(),
     };
+    // Text that is no JSON is a pin that holds in no state.
+    let pins: Option<String> = row.get(16)?;
+    let pins = pins.map_or(Value::Null, |pins| Value::from_json(&pins).unwrap_or(Value::String(pins)));
+    let pins = Pins::from_value(&pins);
     let input = |input: &Value| match input {
         Value::List(pair) => Some((pair.first()?.as_bool()?, Digest::parse(pair.get(1)?.as_str()?)?)),
         _ => None,
@@ -234,7 +238,7 @@ fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
         model: text(8)?,
         version: row.get(9)?,
         inputs: inputs.iter().filter_map(input).collect(),
-        pins: Pins::from_value(&Value::from_json(row.get_ref(16)?.as_str()?).unwrap_or_default()),
+        pins,
         probeable: row.get(11)?,
         uses: row.get::<_, i64>(12)?.unsigned_abs(),
         failures: row.get::<_, i64>(13)?.unsigned_abs(),

@@ -297,7 +297,7 @@ fn write(connection: &Connection, change: &Change, owner: i64, end: &mut (i64, D
                     program.state.as_str(),
                     run.map(run_bytes),
                     now(),
-                    program.pins.to_value().to_json(),
+                    Some(program.pins.to_value()).filter(|pins| *pins != Value::Null).map(|pins| pins.to_json()),
                 ])?;
         }
         Change::State { program, state } => {
