@@ -97,7 +97,22 @@ pub fn main_with(arguments: Vec<OsString>, python: Option<&dyn PythonHost>) -> i
         failure.exit
     });
     drop(std::io::stdout().flush());
+    tell_lost_lines();
     exit as i32
+}
+
+/// A log that cannot be written costs no call, but whoever asked for it hears of it.
+fn tell_lost_lines() {
+    cadenza_core::log::flush_all();
+    let mut stderr = std::io::stderr().lock();
+    for lost in cadenza_core::log::lost() {
+        let plural = if lost.lines == 1 { "line" } else { "lines" };
+        drop(writeln!(
+            stderr,
+            "warning: {} log {plural} could not be written to {}: {}",
+            lost.lines, lost.path, lost.reason
+        ));
+    }
 }
 
 fn complain(failure: &Failure, style: Style) {

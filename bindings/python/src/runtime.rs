@@ -66,6 +66,7 @@ impl PyRuntime {
         let made = DEFAULT.get_or_try_init(py, || {
             let configured = Config::load().and_then(|config| config.options());
             let options = configured.map_err(|error| option_error_text(py, error.to_string()))?;
+            options::warn_of_log(py, &options)?;
             Py::new(py, Self::of_options(py, options)?)
         })?;
         Ok(made.bind(py))

@@ -114,8 +114,8 @@ impl Settings {
             log: match options.log {
                 None => self.log.clone(),
                 Some(LogOption::Off) => None,
-                Some(LogOption::DefaultPath) => Some(BackgroundLog::shared(&log::default_path())),
-                Some(LogOption::Path(path)) => Some(BackgroundLog::shared(&path)),
+                Some(LogOption::DefaultPath) => Some(open_log(&log::default_path())?),
+                Some(LogOption::Path(path)) => Some(open_log(&path)?),
                 Some(LogOption::Sink(sink)) => Some(sink),
             },
             logging: options.logging.unwrap_or(self.logging),
@@ -187,6 +187,16 @@ impl Settings {
     /// Whether a delegate of an agent with these settings can share them as they are.
     pub(crate) fn shared_with_delegates(&self) -> bool {
         self.delegation.fingerprint() == DelegationContract::default().fingerprint()
+    }
+}
+
+fn open_log(path: &Path) -> Result<Arc<dyn LogSink>, OptionError> {
+    match log::refusal(path) {
+        None => Ok(BackgroundLog::shared(path)),
+        Some(why) => {
+            let message = format!("{} cannot be a log: {why}; name a file, which is made when it is missing", path.display());
+            Err(OptionError::Invalid { name: "log", message })
+        }
     }
 }
 

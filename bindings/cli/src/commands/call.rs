@@ -45,7 +45,7 @@ impl Call {
         let memory = entries(&self.context, "--set")?;
         let (runtime, _) = self.agents.runtime("cadenza-rust")?;
         let agent = runtime.agent(&self.role, Options::default()).map_err(Failure::usage)?;
-        agent.remember(memory);
+        agent.remember(memory).map_err(Failure::usage)?;
         let cancel = CancelToken::default();
         let guard = interrupt::guard(&cancel, Some(&runtime));
         let called = agent.call_with(&self.method, args, kwargs, &cancel);
