@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::io::Write as _;
 
+use cadenza_core::log::printable;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
@@ -110,7 +111,9 @@ fn tell_lost_lines() {
         drop(writeln!(
             stderr,
             "warning: {} log {plural} could not be written to {}: {}",
-            lost.lines, lost.path, lost.reason
+            lost.lines,
+            printable(&lost.path),
+            lost.reason
         ));
     }
 }
@@ -118,7 +121,7 @@ fn tell_lost_lines() {
 fn complain(failure: &Failure, style: Style) {
     let mut stderr = std::io::stderr().lock();
     // Nobody reads it if this fails.
-    drop(writeln!(stderr, "{} {}", style.bad("error:"), failure.message));
+    drop(writeln!(stderr, "{} {}", style.bad("error:"), printable(&failure.message)));
 }
 
 /// Help and version are answers; everything else that the parser says is bad arguments.

@@ -203,7 +203,12 @@ impl PyRuntimeContext {
 
     /// Writes the entries of a mapping, of pairs, and of keyword arguments, all or none.
     #[pyo3(signature = (other=None, /, **kwargs))]
-    fn update(&self, py: Python<'_>, other: Option<&Bound<'_, PyAny>>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+    fn update(
+        &self,
+        py: Python<'_>,
+        other: Option<&Bound<'_, PyAny>>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
         let entries = entries(other, kwargs)?;
         stored(py, &self.agent, |context| context.extend(entries))
     }

@@ -7,8 +7,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyDict, PyString};
 
-use cadenza_core::agent::{Agent, UseError};
 use cadenza_core::agent::dispatch::{self, RESERVED};
+use cadenza_core::agent::{Agent, UseError};
 
 use crate::context::{ContextView, PyRuntimeContext, remove, stored};
 use crate::convert::{keywords, to_python, to_value, utf8};

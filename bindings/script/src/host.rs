@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
-use cadenza_core::agent::ScriptHost;
+use cadenza_core::agent::{Agent, ScriptHost};
 use cadenza_core::cancel::CancelToken;
 use cadenza_core::outcome::Outcome;
 use cadenza_core::program::{AgentRef, Host, HostError};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::Options;
-use cadenza_core::tools::Tool;
+use cadenza_core::tools::{Tool, ToolBounds};
 use cadenza_core::value::{Map, Value};
 use parking_lot::{Mutex, RwLock};
 
@@ -63,6 +65,32 @@ pub(crate) struct Trusted {
     cancel: RwLock<CancelToken>,
     /// An interrupted input of a session is one error; an interrupted script is over.
     session: bool,
+    /// Agents whose calls are under way, outermost first. The script's one thread makes them all.
+    calling: Mutex<Vec<Agent>>,
+    /// What the script's own functions must stay within while they work as tools, outermost first.
+    bounds: Mutex<Vec<(Instant, CancelToken)>>,
+    /// Whether there are any, for an interrupt that comes at every safepoint.
+    is_bounded: AtomicBool,
+}
+
+/// While it lives, the script's function is a tool that must end in time.
+pub(crate) struct Bounded<'a>(&'a Trusted);
+
+impl Drop for Bounded<'_> {
+    fn drop(&mut self) {
+        let mut bounds = self.0.bounds.lock();
+        bounds.pop();
+        self.0.is_bounded.store(!bounds.is_empty(), Ordering::Release);
+    }
+}
+
+/// While it lives, the agent's call is under way.
+struct Calling<'a>(&'a Trusted);
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.0.calling.lock().pop();
+    }
 }
 
 impl Trusted {
@@ -74,7 +102,31 @@ impl Trusted {
             print: console.print.clone(),
             cancel: RwLock::new(console.cancel.clone()),
             session,
+            calling: Mutex::default(),
+            bounds: Mutex::default(),
+            is_bounded: AtomicBool::new(false),
         }
+    }
+
+    /// Bounds the script's own function, which works as a tool until the result is dropped.
+    pub(crate) fn bounded(&self, bounds: &ToolBounds<'_>) -> Bounded<'_> {
+        self.bounds.lock().push((bounds.deadline, bounds.cancel.clone()));
+        self.is_bounded.store(true, Ordering::Release);
+        Bounded(self)
+    }
+
+    /// Why the script's function, as a tool, must stop now. Asked at every safepoint.
+    pub(crate) fn out_of_bounds(&self) -> Option<&'static str> {
+        if !self.is_bounded.load(Ordering::Acquire) {
+            return None;
+        }
+        let now = Instant::now();
+        let bounds = self.bounds.lock();
+        if bounds.iter().any(|(_, cancel)| cancel.is_cancelled()) {
+            return Some("interrupted");
+        }
+        let late = bounds.iter().any(|(deadline, _)| now >= *deadline);
+        late.then_some("gave no answer within the call's time; raise `call_timeout_seconds`")
     }
 
     /// Gives the next input of a session its own token.
@@ -166,6 +218,16 @@ impl Host for Trusted {
     fn call(&self, agent: AgentRef, method: &str, args: Vec<Value>, kwargs: Map) -> Result<Outcome, HostError> {
         let refused = |message: String| HostError::Refused(message);
         let callee = self.agents.agent(agent).ok_or_else(elsewhere)?;
+        // Setters are no calls, and wait for none.
+        if !method.ends_with('=') && self.calling.lock().iter().any(|calling| calling.is(&callee)) {
+            return Err(refused(format!(
+                "the agent {:?} is busy with the call that this tool works for, and takes one call at a time; call \
+                 another agent, or read its runtime_context",
+                &**callee.role()
+            )));
+        }
+        self.calling.lock().push(callee.clone());
+        let _calling = Calling(self);
         let cancel = self.cancel.read().clone();
         let called = callee.call_with(method, args, kwargs, &cancel);
         match called {

@@ -276,7 +276,9 @@ impl<'a> Call<'a> {
             let mut unit = changes;
             let mut wrote = false;
             // The writes of a call within the agent's own call belong to the call around it.
-            if let (Some(agent), Some(host)) = (context.agent_id(), host.as_ref().filter(|host| host.attempt.is_outermost())) {
+            if let (Some(agent), Some(host)) =
+                (context.agent_id(), host.as_ref().filter(|host| host.attempt.is_outermost()))
+            {
                 let writes = host.attempt.writes();
                 wrote = !writes.is_empty();
                 if wrote {
@@ -285,7 +287,8 @@ impl<'a> Call<'a> {
             }
             unit.push(Change::Ended { record: record.clone(), agent: context.agent_id() });
             if let Err(error) = frame.journal.write(unit) {
-                let retriable = matches!(error, StoreError::Full { .. } | StoreError::Busy { .. } | StoreError::TimedOut);
+                let retriable =
+                    matches!(error, StoreError::Full { .. } | StoreError::Busy { .. } | StoreError::TimedOut);
                 let mut outcome = record.outcome.clone();
                 let metadata = Metadata {
                     agent_outcome: AgentOutcome::FailedContractViolation,

@@ -265,7 +265,9 @@ impl Host for CallHost<'_> {
         let bounds = ToolBounds { deadline: self.frame.deadline, cancel: &trace.cancel };
         let result = tool.call(arguments, &bounds);
         if let Err(error) = journal.effect(call_no, &result) {
-            return Err(HostError::Refused(format!("tool {name} was called, but its answer could not be stored: {error}")));
+            return Err(HostError::Refused(format!(
+                "tool {name} was called, but its answer could not be stored: {error}"
+            )));
         }
         if self.frame.trace.cancel.is_cancelled() {
             return Err(HostError::Stop);

@@ -22,9 +22,11 @@ use crate::fork;
 use crate::log::record::CallRecord;
 
 mod encode;
+mod printable;
 pub mod record;
 
 pub use encode::{line, masked};
+pub use printable::{printable, printable_json};
 
 /// Lines that may wait for the writer.
 const QUEUE: usize = 8_192;

@@ -32,8 +32,10 @@ impl Locks {
 
     /// Signs this process in.
     pub(super) fn become_owner(&self, connection: &Connection) -> rusqlite::Result<i64> {
-        connection
-            .execute("INSERT INTO owners(pid, started) VALUES (?1, ?2)", params![std::process::id(), super::writer::now()])?;
+        connection.execute(
+            "INSERT INTO owners(pid, started) VALUES (?1, ?2)",
+            params![std::process::id(), super::writer::now()],
+        )?;
         let owner = connection.last_insert_rowid();
         if let Err(error) = lock(&self.file, owner) {
             tracing::warn!(%error, "this process cannot be told from a dead one: its store cannot lock");
@@ -123,8 +125,7 @@ pub(super) fn refuse_network_files(path: &Path) -> Result<(), StoreError> {
     use std::os::unix::ffi::OsStrExt;
 
     /// NFS, SMB, CIFS, SMB2, AFS, Coda, Ceph.
-    const NETWORK: [i64; 7] =
-        [0x6969, 0x517B, 0xFF53_4D42, 0xFE53_4D42, 0x5346_414F, 0x7375_7245, 0x00C3_6400];
+    const NETWORK: [i64; 7] = [0x6969, 0x517B, 0xFF53_4D42, 0xFE53_4D42, 0x5346_414F, 0x7375_7245, 0x00C3_6400];
     let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return Ok(()) };
     // SAFETY: all-zero bytes are a valid `statfs`; `name` is a C string that lives through the call.
     let (result, kind) = unsafe {

@@ -13,7 +13,8 @@ use parking_lot::{Mutex, RwLock};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::{
-    AgentId, AgentListed, AgentLock, AgentState, CallQuery, Durability, Store, StoreError, StoredCall, Unit, VerifyReport,
+    AgentId, AgentListed, AgentLock, AgentState, CallQuery, Durability, Store, StoreError, StoredCall, Unit,
+    VerifyReport,
 };
 use crate::fork;
 use crate::ids::CallId;

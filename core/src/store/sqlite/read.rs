@@ -118,7 +118,9 @@ pub(super) fn open_agent(
         Some(id) => id,
         None => {
             connection
-                .prepare_cached("INSERT OR IGNORE INTO agents(namespace, name, role, version, created) VALUES (?1, ?2, ?3, 0, ?4)")?
+                .prepare_cached(
+                    "INSERT OR IGNORE INTO agents(namespace, name, role, version, created) VALUES (?1, ?2, ?3, 0, ?4)",
+                )?
                 .execute(params![namespace, name, role, now()])?;
             // Another process may have been quicker; either way it is there now.
             find()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?
@@ -171,7 +173,8 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
         .collect()
 }
 
-const PROGRAM: &str = "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
+const PROGRAM: &str =
+    "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
   probeable, uses, failures, failures_in_a_row
   FROM programs JOIN codes ON codes.hash = programs.code";
 

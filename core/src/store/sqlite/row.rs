@@ -139,7 +139,9 @@ impl Sealed {
 
     /// The transcript with its contract. Head and length are those of the record, which the log line has too.
     pub(super) fn run(&self, contract: ExecutionContract) -> Result<StoredRun, StoredError> {
-        let Ok(Value::List(entries)) = Value::from_json(&self.entries) else { return Err(StoredError::Field("entries")) };
+        let Ok(Value::List(entries)) = Value::from_json(&self.entries) else {
+            return Err(StoredError::Field("entries"));
+        };
         let texts = match Value::from_json(&self.header)? {
             Value::List(texts) => texts,
             _ => return Err(StoredError::Field("header")),

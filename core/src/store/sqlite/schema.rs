@@ -69,9 +69,8 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), St
     configure(connection).map_err(refused)?;
     let (application, version) = marks(connection).map_err(refused)?;
     if application != APPLICATION_ID {
-        let tables: i64 = connection
-            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-            .map_err(refused)?;
+        let tables: i64 =
+            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(refused)?;
         if application != 0 || tables > 0 {
             return Err(StoreError::Foreign { path: path.to_owned() });
         }
@@ -81,9 +80,8 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), St
     connection.pragma_update(None, "journal_mode", "wal").map_err(refused)?;
     connection.pragma_update(None, "synchronous", "full").map_err(refused)?;
     if version < VERSION {
-        let transaction = connection
-            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-            .map_err(refused)?;
+        let transaction =
+            connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(refused)?;
         // Another process may have been quicker.
         let (_, version) = marks(&transaction).map_err(refused)?;
         if version < VERSION {

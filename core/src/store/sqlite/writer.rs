@@ -199,7 +199,9 @@ fn write_group(connection: &mut Connection, jobs: &[Job], owner: i64, state: &mu
                 end = reached;
             }
             // What concerns the file concerns everybody in this transaction.
-            Err(error) if super::is_about_the_file(error) => return Err(result.err().unwrap_or(rusqlite::Error::InvalidQuery)),
+            Err(error) if super::is_about_the_file(error) => {
+                return Err(result.err().unwrap_or(rusqlite::Error::InvalidQuery));
+            }
             Err(_) => drop(savepoint),
         }
         results.push(result);
@@ -214,9 +216,12 @@ fn write(connection: &Connection, change: &Change, owner: i64, end: &mut (i64, D
         Change::Began(began) => {
             put_contract(connection, &began.contract)?;
             let record = crate::log::masked(&Value::Map(began.record.clone())).to_json();
-            connection
-                .prepare_cached("INSERT OR IGNORE INTO open_runs VALUES (?1, ?2, ?3, ?4)")?
-                .execute(params![run_bytes(began.run), owner, record, began.contract.contract_hash().0])?;
+            connection.prepare_cached("INSERT OR IGNORE INTO open_runs VALUES (?1, ?2, ?3, ?4)")?.execute(params![
+                run_bytes(began.run),
+                owner,
+                record,
+                began.contract.contract_hash().0
+            ])?;
         }
         Change::Intent(intent) => {
             let args = crate::log::masked(&Value::Map(intent.args.clone())).to_json();
@@ -359,7 +364,8 @@ pub(super) fn recover(connection: &mut Connection, dead: &[i64]) -> rusqlite::Re
                 Ok(Value::Map(map)) => map,
                 Ok(_) | Err(_) => Map::new(),
             };
-            transaction.execute("UPDATE effects SET status = 'unknown' WHERE run = ?1 AND status = 'started'", [&run])?;
+            transaction
+                .execute("UPDATE effects SET status = 'unknown' WHERE run = ?1 AND status = 'started'", [&run])?;
             let sealed = Sealed::interrupted(record, digest(&contract));
             append(&transaction, super::row::run_id(&run), None, Durability::Strict, &sealed, &mut end)?;
             recovered += 1;
