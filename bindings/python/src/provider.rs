@@ -168,7 +168,7 @@ impl fmt::Debug for CallableModel {
 }
 
 fn busy() -> ProviderError {
-    ProviderError::new(ProviderErrorClass::Timeout, format!("the model callable was not called: {}", workers::BUSY))
+    ProviderError::new(ProviderErrorClass::Failed, format!("the model callable was not called: {}", workers::BUSY))
 }
 
 fn lost() -> ProviderError {
