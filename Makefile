@@ -18,7 +18,7 @@ VENV := .venv
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 PY := $(VENV)/bin/python
 
-.PHONY: help setup demo test test-rust test-python conform bench lint wheel clean
+.PHONY: help setup demo test test-rust test-python conform bench soak lint wheel clean
 
 help:  ## lists the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -63,6 +63,9 @@ bench: setup  ## medians and ratios to a floor, in one run
 	$(PY) -m pip install --quiet --force-reinstall --no-deps target-wheels/*.whl
 	$(CARGO_TARGET_DIR)/release/cadenza-bench
 	$(PY) benches/bench.py
+
+soak: setup  ## the long form of the crash tests: thousands of kills in a second process
+	CADENZA_KILLS=$${CADENZA_KILLS:-3000} cargo test -p cadenza-core --release --test store_crash -- --nocapture
 
 lint: setup  ## formatters, linters and type checks; no output means clean
 	cargo fmt --all --check

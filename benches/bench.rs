@@ -2,17 +2,23 @@
 //!
 //! Absolute times depend on the machine; the ratio to the floor (a bare interpreter call in the same run) does not.
 
+use std::fs::File;
 use std::hint::black_box;
+use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use cadenza_core::agent::Agent;
 use cadenza_core::log::BackgroundLog;
 use cadenza_core::message::ModelReply;
+use cadenza_core::outcome::Durability;
 use cadenza_core::program::Language;
 use cadenza_core::program::rhai::MeteredAllocator;
 use cadenza_core::provider::{ModelSpec, Scripted};
 use cadenza_core::runtime::Runtime;
-use cadenza_core::runtime::options::{LogOption, Options, Reuse};
+use cadenza_core::runtime::options::{LogOption, Options, Reuse, StoreOption};
+use cadenza_core::store::SqliteStore;
 use cadenza_core::value::{Map, Value};
 use mimalloc::MiMalloc;
 
@@ -100,6 +106,95 @@ fn tables() {
     growth(&mut table);
     table.note("memory per idle agent", format!("{:.2} KB (target 1.5 KB)", idle_agent_bytes() / 1024.0));
     table.print();
+    durable();
+}
+
+/// What the disk costs: against a bare append with fdatasync of the same size in the same run.
+fn durable() {
+    const CALLS: usize = 20_000;
+    println!("\nStore: one SQLite file in {}", std::env::temp_dir().display());
+    let folder = std::env::temp_dir().join(format!("cadenza-bench-store-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("app.db");
+    let stored = |durability| {
+        let options = Options {
+            model: Some(ModelSpec::Provider(scripted(Language::Lua))),
+            store: Some(StoreOption::Path(path.clone())),
+            durability: Some(durability),
+            ..Options::default()
+        };
+        let runtime = Runtime::builder().options(options).build().expect("the options are valid");
+        runtime.agent("calculator", Options::default()).expect("no options to refuse")
+    };
+    let memory = reused(&agent(Language::Lua, false, Reuse::Auto));
+    let batch = stored(Durability::Batch);
+    let cpu = reused(&batch);
+    println!(
+        "{:<42} {cpu:>9.3} µs {:>8.2} × memory   target ≤ 1.3 ×",
+        "reused call, batch (calling thread)",
+        cpu / memory
+    );
+    let start = Instant::now();
+    (0..CALLS).for_each(|_| add(&batch));
+    batch.runtime().flush();
+    let rate = CALLS as f64 / start.elapsed().as_secs_f64();
+    println!("{:<42} {rate:>9.0} calls/s to the disk", "reused calls, batch, sustained");
+
+    let disk = wall(300, &mut {
+        let mut file = raw_file(&folder);
+        move || raw_append(&mut file)
+    });
+    println!("{:<42} {disk:>9.1} µs   (floor)", "append of 4 KB and fdatasync");
+    let strict = stored(Durability::Strict);
+    add(&strict);
+    let one = wall(300, &mut || add(&strict));
+    println!("{:<42} {one:>9.1} µs {:>8.2} × floor", "reused call, strict, one caller", one / disk);
+    for callers in [4, 16] {
+        let agents: Vec<Agent> = (0..callers)
+            .map(|_| strict.runtime().agent("calculator", Options::default()).expect("no options to refuse"))
+            .collect();
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            agents.iter().for_each(|agent| drop(scope.spawn(|| (0..200).for_each(|_| add(agent)))));
+        });
+        let each = start.elapsed().as_secs_f64() * 1e6 / f64::from(callers * 200);
+        let name = format!("reused call, strict, {callers} callers, each");
+        println!("{name:<42} {each:>9.1} µs {:>8.2} × floor   target ≤ 1.2 ×", each / disk);
+    }
+    let store = strict.runtime().store().expect("it has one").clone();
+    let start = Instant::now();
+    let report = store.verify().expect("it is whole");
+    let rate = report.entries as f64 / start.elapsed().as_secs_f64();
+    println!("{:<42} {rate:>9.0} entries/s ({} calls)", "verify", report.calls);
+    drop((batch, strict, store));
+    let bytes = std::fs::metadata(&path).expect("it is there").len();
+    println!("{:<42} {:>9.0} bytes", "size per call", bytes as f64 / report.calls as f64);
+    let start = Instant::now();
+    drop(SqliteStore::open(&path).expect("a store"));
+    let opened = start.elapsed().as_secs_f64() * 1e3;
+    println!("{:<42} {opened:>9.1} ms   target ≤ 100 ms", format!("opening a store with {} entries", report.entries));
+    drop(std::fs::remove_dir_all(&folder));
+}
+
+fn raw_file(folder: &Path) -> File {
+    File::create(folder.join("raw")).expect("a file")
+}
+
+fn raw_append(file: &mut File) {
+    file.write_all(&[7; 4096]).and_then(|()| file.sync_data()).expect("a disk");
+}
+
+/// Median microseconds of wall time per call.
+fn wall(calls: usize, call: &mut dyn FnMut()) -> f64 {
+    let mut times: Vec<f64> = (0..calls)
+        .map(|_| {
+            let start = Instant::now();
+            call();
+            start.elapsed().as_secs_f64() * 1e6
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[calls / 2]
 }
 
 fn target(log: bool, without: f64, with: f64) -> Option<f64> {

@@ -14,7 +14,7 @@ use cadenza_core::program::Language;
 use cadenza_core::provider::{ModelRequest, ModelSpec, ProviderError, ProviderErrorClass, Scripted, Secret, Usage};
 use cadenza_core::runtime::options::{LogOption, Options};
 use cadenza_core::runtime::replay::replay_record;
-use cadenza_core::runtime::{Runtime, wait};
+use cadenza_core::runtime::{Runtime, spawn, wait};
 use cadenza_core::tools::Tool;
 use cadenza_core::value::{Map, Value};
 
@@ -56,6 +56,26 @@ fn error_type(outcome: &Outcome) -> ErrorType {
 
 fn source(outcome: &Outcome) -> ProgramSource {
     outcome.metadata.as_ref().unwrap().source
+}
+
+/// Promise 1 holds for asynchronous calls too: a program may compute for its whole limit beside others.
+#[test]
+fn busy_programs_do_not_hold_up_the_calls_beside_them() {
+    let runtime = runtime_with(|request| {
+        Ok(ModelReply::text(if &*request.method == "spin" { "while true do end" } else { "return 3" }))
+    });
+    let begin = |method: &'static str| {
+        let agent = runtime.agent("calculator", options_of(r#"{"execution_repairs": 0}"#)).unwrap();
+        spawn(async move { agent.call_async(method, Vec::new(), Map::new(), CancelToken::default()).await }).unwrap()
+    };
+    let busy: Vec<_> = (0..16).map(|_| begin("spin")).collect();
+    let light = wait::block_on(begin("add"), &CancelToken::default()).unwrap().unwrap();
+    assert_eq!(light.value(), &Value::Int(3));
+    assert!(busy.iter().all(|call| !call.is_finished()), "the light call waited for a busy one");
+    for call in busy {
+        let spun = wait::block_on(call, &CancelToken::default()).unwrap().unwrap();
+        assert_eq!(error_type(&spun), ErrorType::Timeout);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Cadenza's core: objects whose methods are written by a model when they are first called.
 //!
 //! Words (`value`, `ids`, `message`, `outcome`, `contract`) know nothing; decisions (`kernel`, `adapter`, `prompt`) are
-//! pure; borders (`provider`, `program`, `tools`, `log`) touch the world; `runtime` performs what the kernel asks for;
+//! pure; borders (`provider`, `program`, `tools`, `log`, `store`) touch the world; `runtime` performs what the kernel asks for;
 //! `agent` is what users hold. ARCHITECTURE.md walks one call through them.
 
 pub mod adapter;

@@ -64,7 +64,7 @@ def test_agents_are_neither_copied_nor_pickled(agent):
     for look in (copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="cannot be copied: make another with .*for_role"):
             look(agent)
-    with pytest.raises(TypeError, match="durable store"):
+    with pytest.raises(TypeError, match="cannot be pickled: make the agent with"):
         pickle.dumps(agent)
 
 

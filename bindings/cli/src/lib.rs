@@ -50,14 +50,18 @@ enum Command {
     Repl(commands::repl::Repl),
     /// Run scenario files and report which pass
     Conform(commands::conform::Conform),
-    /// Show the calls of a log as trees
+    /// Show the calls of a log or store as trees
     Calls(commands::calls::Calls),
-    /// Show one call of a log with its program
+    /// Show one call of a log or store with its program
     Show(commands::show::Show),
     /// Show the last calls of a log, and with -f those to come
     Tail(commands::tail::Tail),
-    /// Show the programs of a log or of the embedded library
+    /// Show the programs of a log, of a store or of the embedded library
     Programs(commands::programs::Programs),
+    /// Check that a store holds what was written, every byte
+    Verify(commands::verify::Verify),
+    /// Run the recorded inputs of a stored call through the kernel again, offline
+    Replay(commands::replay::Replay),
     /// Show the configuration and where each part comes from
     Config(commands::config::ConfigCommand),
 }
@@ -91,6 +95,8 @@ pub fn main_with(arguments: Vec<OsString>, python: Option<&dyn PythonHost>) -> i
         Command::Show(command) => command.run(&context),
         Command::Tail(command) => command.run(&context),
         Command::Programs(command) => command.run(&context),
+        Command::Verify(command) => command.run(&context),
+        Command::Replay(command) => command.run(&context),
         Command::Config(command) => command.run(&context),
     };
     let exit = ran.unwrap_or_else(|failure| {

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use cadenza_core::ids::CallId;
 use cadenza_core::log::printable;
 use cadenza_core::program::Language;
+use cadenza_core::store::{CallQuery, Store as _, StoredCall};
 use cadenza_core::value::{Map, Value};
 
 use crate::failure::Failure;
@@ -13,6 +16,8 @@ use crate::style::Style;
 
 /// Characters of arguments in one line of a tree.
 const MAX_ARGUMENTS: usize = 60;
+/// Calls of a store that are looked at.
+const STORED_CALLS: usize = 10_000;
 
 /// One call as logged. Fields that are missing or of another type read as empty.
 #[derive(Clone, Debug)]
@@ -26,11 +31,13 @@ impl Entry {
     /// One line of a log.
     pub fn parse(line: &str) -> Option<Self> {
         match Value::from_json(line) {
-            Ok(Value::Map(map)) if map.contains_key("call_id") || map.contains_key("method") => {
-                Some(Self { shown: shown(&map), fields: map })
-            }
+            Ok(Value::Map(map)) if map.contains_key("call_id") || map.contains_key("method") => Some(Self::of(map)),
             Ok(_) | Err(_) => None,
         }
+    }
+
+    fn of(fields: Map) -> Self {
+        Self { shown: shown(&fields), fields }
     }
 
     /// The fields, as data.
@@ -51,6 +58,12 @@ impl Entry {
     /// A field's text, to be shown.
     pub fn text(&self, name: &str) -> &str {
         self.shown.get(name).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The call's id.
+    pub fn call_id(&self) -> Result<CallId, Failure> {
+        let text = self.text("call_id");
+        CallId::parse(text).ok_or_else(|| Failure::usage(format!("{text:?} is not a call id")))
     }
 
     /// A field's number.
@@ -147,7 +160,15 @@ pub fn short_id(id: &str) -> String {
     format!("{}-{}", &id[..6], if number.is_empty() { "0" } else { number })
 }
 
-/// A log, read.
+/// Whether a file is a store, and not a log.
+pub fn is_store(path: &Path) -> bool {
+    const MAGIC: &[u8] = b"SQLite format 3\0";
+    let mut begin = [0; MAGIC.len()];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut begin));
+    read.is_ok() && begin == MAGIC
+}
+
+/// A log, or the last calls of a store, read.
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
@@ -160,6 +181,9 @@ pub struct LogFile {
 impl LogFile {
     /// Reads a log. Lines that are no entries are counted, not refused: a log may have been cut off while it was written.
     pub fn read(path: &Path) -> Result<Self, Failure> {
+        if is_store(path) {
+            return Self::of_store(path);
+        }
         let bytes = std::fs::read(path).map_err(|error| Failure::usage(format!("log {}: {error}", path.display())))?;
         let text = String::from_utf8_lossy(&bytes);
         let mut log = Self { path: path.to_owned(), entries: Vec::new(), unreadable: Vec::new() };
@@ -176,6 +200,21 @@ impl LogFile {
             )));
         }
         Ok(log)
+    }
+
+    /// Reads the last calls of a store.
+    fn of_store(path: &Path) -> Result<Self, Failure> {
+        let store = crate::options::open(path)?;
+        let query = CallQuery { limit: STORED_CALLS, ..CallQuery::default() };
+        let mut calls = store.calls(&query).map_err(Failure::failed)?;
+        calls.reverse();
+        let entry = |mut call: StoredCall| {
+            if let Some(value) = call.record.remove("value").filter(|_| !call.record.contains_key("outcome_value")) {
+                call.record.insert("outcome_value".into(), value);
+            }
+            Entry::of(call.record)
+        };
+        Ok(Self { path: path.to_owned(), entries: calls.into_iter().map(entry).collect(), unreadable: Vec::new() })
     }
 
     /// What to tell the reader about lines that are no entries.

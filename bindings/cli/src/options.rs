@@ -1,14 +1,15 @@
 //! The options that every command that makes agents takes, and the runtime that comes of them.
 
 use std::io::Write as _;
-use std::path::PathBuf;
-use std::sync::Once;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
 
 use cadenza_core::log::printable;
 use cadenza_core::provider::{ModelSpec, Resolved};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::{Config, Origin, from_text};
-use cadenza_core::runtime::options::{LogOption, NAMES, Options, nearest};
+use cadenza_core::runtime::options::{LogOption, NAMES, Options, StoreOption, nearest};
+use cadenza_core::store::{SqliteStore, StoreError};
 
 use crate::failure::Failure;
 use crate::progress;
@@ -32,6 +33,9 @@ pub struct AgentOptions {
     /// Write one JSON line per call to this file; `true` for the default place
     #[arg(long, value_name = "PATH")]
     pub log: Option<String>,
+    /// Keep calls, programs and named agents in this file
+    #[arg(long, value_name = "PATH")]
+    pub store: Option<String>,
     /// Add prompts and context to log lines
     #[arg(long)]
     pub debug: bool,
@@ -45,8 +49,13 @@ impl AgentOptions {
     pub fn config(&self) -> Result<Config, Failure> {
         warn_of_variables();
         let mut config = Config::load()?;
-        let flags =
-            [("model", &self.model), ("base_url", &self.base_url), ("language", &self.language), ("log", &self.log)];
+        let flags = [
+            ("model", &self.model),
+            ("base_url", &self.base_url),
+            ("language", &self.language),
+            ("log", &self.log),
+            ("store", &self.store),
+        ];
         for (name, value) in flags {
             if let Some(text) = value {
                 config.set(name, from_text(name, text), Origin::Flag(format!("--{}", name.replace('_', "-"))));
@@ -113,11 +122,36 @@ pub fn split<'a>(text: &'a str, flag: &str) -> Result<(&'a str, &'a str), Failur
     }
 }
 
-/// The log that is looked at when no file is named: the configured one, else the default place.
+/// The log or store that is looked at when no file is named: the configured log, else the configured store, else the log
+/// in its default place.
 pub fn default_log() -> Result<PathBuf, Failure> {
     let options: Options = Config::load()?.options()?;
-    Ok(match options.log {
-        Some(LogOption::Path(path)) => path,
-        Some(LogOption::Off | LogOption::DefaultPath | LogOption::Sink(_)) | None => cadenza_core::log::default_path(),
+    Ok(match (options.log, options.store) {
+        (Some(LogOption::Path(path)), _) | (_, Some(StoreOption::Path(path))) => path,
+        (Some(LogOption::Off | LogOption::DefaultPath | LogOption::Sink(_)) | None, _) => {
+            cadenza_core::log::default_path()
+        }
+    })
+}
+
+/// The store that a command works on: the one that is named, else the configured one.
+pub fn store(named: Option<PathBuf>) -> Result<Arc<SqliteStore>, Failure> {
+    let path = match (named, Config::load()?.options()?.store) {
+        (Some(path), _) | (None, Some(StoreOption::Path(path))) => path,
+        (None, Some(StoreOption::Memory | StoreOption::Store(_)) | None) => {
+            return Err(Failure::usage("no store is configured; name one with --store PATH"));
+        }
+    };
+    open(&path)
+}
+
+/// An existing store. Looking at one must not make one.
+pub fn open(path: &Path) -> Result<Arc<SqliteStore>, Failure> {
+    if !path.exists() {
+        return Err(Failure::usage(format!("store {}: there is no such file", path.display())));
+    }
+    SqliteStore::open(path).map_err(|error| match error {
+        StoreError::Tampered { .. } | StoreError::Corrupt { .. } => Failure::failed(error),
+        other => Failure::usage(other),
     })
 }

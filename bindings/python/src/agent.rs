@@ -15,7 +15,7 @@ use crate::outcome::PyOutcome;
 use crate::runtime::PyRuntime;
 use crate::serving::Serving;
 use crate::signals::interruptible;
-use crate::surface::{Attribute, Handle, no_copy, no_pickle};
+use crate::surface::{Attribute, Handle, no_copy, reduce};
 
 /// An object whose methods are written by a model when they are first called.
 ///
@@ -210,8 +210,8 @@ impl PyAgent {
         Err(no_copy("Agent"))
     }
 
-    fn __reduce_ex__(&self, _protocol: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        Err(no_pickle("Agent"))
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, _protocol: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        reduce(slf.as_any(), &slf.get().handle.agent, "Agent")
     }
 }
 

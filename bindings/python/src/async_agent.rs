@@ -27,7 +27,7 @@ use crate::notebook;
 use crate::outcome::PyOutcome;
 use crate::runtime::PyRuntime;
 use crate::serving::Serving;
-use crate::surface::{Attribute, Handle, no_copy, no_pickle};
+use crate::surface::{Attribute, Handle, no_copy, reduce};
 
 /// An agent for asyncio: as cadenza.Agent, but a dynamic call is awaited (`await calc.add(3)`).
 ///
@@ -212,8 +212,8 @@ impl PyAsyncAgent {
         Err(no_copy("AsyncAgent"))
     }
 
-    fn __reduce_ex__(&self, _protocol: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        Err(no_pickle("AsyncAgent"))
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, _protocol: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        reduce(slf.as_any(), &slf.get().handle.agent, "AsyncAgent")
     }
 }
 

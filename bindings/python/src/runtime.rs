@@ -14,11 +14,12 @@ use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::Config;
 use cadenza_core::runtime::options::Options;
 use cadenza_core::runtime::replay::LookBackError;
+use cadenza_core::store::StoreError;
 
 use crate::agent::PyAgent;
 use crate::async_agent::PyAsyncAgent;
 use crate::convert::{map_to_python, to_python};
-use crate::errors::{option_error, option_error_text};
+use crate::errors::{option_error, option_error_text, store_error};
 use crate::options;
 use crate::surface::closed;
 
@@ -127,25 +128,53 @@ impl PyRuntime {
         self.runtime.language().as_str()
     }
 
-    /// Ended calls as dicts, oldest first; the last 1,000. The keys are those of a log line.
-    fn calls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    /// Ended calls as dicts, oldest first: the last `limit` of the store, or of this runtime's last 1,000. The keys are
+    /// those of a log line.
+    #[pyo3(signature = (limit=1000))]
+    fn calls<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
-        for record in self.runtime.calls() {
-            list.append(map_to_python(py, &record.to_map())?)?;
+        for call in py.detach(|| self.runtime.call_maps(limit)).map_err(|error| store_error(&error))? {
+            list.append(map_to_python(py, &call)?)?;
         }
         Ok(list)
     }
 
-    /// One ended call as a dict; raises LookupError when it is not among the last 1,000.
+    /// One ended call as a dict; raises LookupError when it is neither in the store nor among the last 1,000.
     fn call<'py>(&self, py: Python<'py>, call_id: &str) -> PyResult<Bound<'py, PyDict>> {
         let id = parse(call_id)?;
-        let record = self.runtime.call(id).ok_or_else(|| unknown(&LookBackError::Unknown(id)))?;
-        map_to_python(py, &record.to_map())
+        let call = py.detach(|| self.runtime.call_map(id)).map_err(|error| store_error(&error))?;
+        map_to_python(py, &call.ok_or_else(|| unknown(&LookBackError::Unknown(id)))?)
+    }
+
+    /// Named agents of the store as dicts: namespace, name, role, version (changes of its context) and calls.
+    fn agents<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        let Some(store) = self.runtime.store() else { return Ok(list) };
+        for agent in py.detach(|| store.agents()).map_err(|error| store_error(&error))? {
+            let dict = PyDict::new(py);
+            dict.set_item("namespace", agent.namespace)?;
+            dict.set_item("name", agent.name)?;
+            dict.set_item("role", agent.role)?;
+            dict.set_item("version", agent.version)?;
+            dict.set_item("calls", agent.calls)?;
+            list.append(dict)?;
+        }
+        Ok(list)
+    }
+
+    /// Where calls, programs and named agents are kept: a path, or ":memory:".
+    #[getter]
+    fn store(&self) -> String {
+        self.runtime.store().map_or_else(|| ":memory:".to_owned(), |store| store.location())
     }
 
     /// Recomputes the hash chain of an ended call: {"ok": True, "head": ..., "length": ..., "detail": None}, or ok False
-    /// with the first place that does not fit as detail. Raises LookupError when the call is not among the last 1,000.
-    fn verify<'py>(&self, py: Python<'py>, call_id: &str) -> PyResult<Bound<'py, PyDict>> {
+    /// with the first place that does not fit as detail. Of a stored call, every byte and its place are checked too.
+    /// Without a call, the whole store: {"ok": True, "calls": ..., "entries": ..., "detail": None}. Raises LookupError for
+    /// a call that is neither in the store nor among the last 1,000.
+    #[pyo3(signature = (call_id=None))]
+    fn verify<'py>(&self, py: Python<'py>, call_id: Option<&str>) -> PyResult<Bound<'py, PyDict>> {
+        let Some(call_id) = call_id else { return self.verify_store(py) };
         let id = parse(call_id)?;
         let looked = py.detach(|| self.runtime.verify(id));
         let dict = PyDict::new(py);
@@ -176,13 +205,13 @@ impl PyRuntime {
 
     /// Kept programs, all or of one role.
     #[pyo3(signature = (role=None))]
-    fn programs(&self, role: Option<&str>) -> Vec<PyProgram> {
-        self.runtime.programs(role).into_iter().map(|listed| PyProgram { listed }).collect()
+    fn programs(&self, py: Python<'_>, role: Option<&str>) -> Vec<PyProgram> {
+        py.detach(|| self.runtime.programs(role)).into_iter().map(|listed| PyProgram { listed }).collect()
     }
 
     /// The newest kept program of a method; raises LookupError when there is none.
-    fn program(&self, role: &str, method: &str) -> PyResult<PyProgram> {
-        self.runtime.program(role, method).map(|listed| PyProgram { listed }).ok_or_else(|| {
+    fn program(&self, py: Python<'_>, role: &str, method: &str) -> PyResult<PyProgram> {
+        py.detach(|| self.runtime.program(role, method)).map(|listed| PyProgram { listed }).ok_or_else(|| {
             PyLookupError::new_err(format!(
                 "no kept program for {role}.{method}: it was not called yet, did not succeed, or is not reused"
             ))
@@ -232,6 +261,25 @@ impl PyRuntime {
     fn __repr__(&self) -> String {
         let closed = if self.closed() { ", closed" } else { "" };
         format!("<Runtime model={:?}, language={:?}{closed}>", self.model(), self.language())
+    }
+}
+
+impl PyRuntime {
+    fn verify_store<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let Some(store) = self.runtime.store() else {
+            return Err(PyValueError::new_err("there is no store to verify; name a call, or set `store`"));
+        };
+        let (report, detail) = match py.detach(|| store.verify()) {
+            Ok(report) => (Some(report), None),
+            Err(error @ (StoreError::Tampered { .. } | StoreError::Corrupt { .. })) => (None, Some(error.to_string())),
+            Err(error) => return Err(store_error(&error)),
+        };
+        let dict = PyDict::new(py);
+        dict.set_item("ok", report.is_some())?;
+        dict.set_item("calls", report.as_ref().map(|report| report.calls))?;
+        dict.set_item("entries", report.map(|report| report.entries))?;
+        dict.set_item("detail", detail)?;
+        Ok(dict)
     }
 }
 

@@ -205,11 +205,19 @@ pub(crate) fn no_copy(class: &str) -> PyErr {
 }
 
 /// See [`no_copy`].
-pub(crate) fn no_pickle(class: &str) -> PyErr {
-    PyTypeError::new_err(format!(
-        "{class} objects cannot be pickled: agents that other processes can take up come with the durable store; until \
-         then send the role and dict(agent.runtime_context)"
-    ))
+/// How an agent is pickled: by reference, `cadenza._attach(class, role, name, namespace, store)`. Only what lives in a
+/// store can be taken up by another process; no key, no context and no model goes along.
+pub(crate) fn reduce<'py>(slf: &Bound<'py, PyAny>, agent: &Agent, class: &str) -> PyResult<Bound<'py, PyAny>> {
+    let py = slf.py();
+    let (Some(name), Some(store)) = (agent.name(), agent.store()) else {
+        return Err(PyTypeError::new_err(format!(
+            "{class} objects without a name live in this process alone and cannot be pickled: make the agent with \
+             {class}.for_role(role, name=..., store=...)"
+        )));
+    };
+    let attach = py.import("cadenza")?.getattr("_attach")?;
+    let parts = (slf.get_type(), &**agent.role(), &**name, &**agent.namespace(), store.location());
+    Ok((attach, parts).into_pyobject(py)?.into_any())
 }
 
 /// A closed runtime.

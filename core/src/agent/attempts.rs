@@ -30,6 +30,7 @@ use crate::program::{
 use crate::prompt::{self, Prompt, PromptContract, PromptInput};
 use crate::provider::{ModelRequest, Provider, ProviderError, ProviderErrorClass, ToolSpec, secret};
 use crate::runtime::driver::{Ran, Work};
+use crate::runtime::wait::aside;
 use crate::store::Change;
 use crate::value::{Map, Value};
 
@@ -465,7 +466,7 @@ impl Work for Attempts<'_> {
     fn execute(&mut self, call: kernel::Call) -> Input {
         self.charge(&call.spent);
         match (self.executor(), self.program.clone()) {
-            (Some(executor), Some(program)) => self.run(executor, &program),
+            (Some(executor), Some(program)) => aside(|| self.run(executor, &program)),
             (None, _) | (_, None) => Input::executed(error(ToolFailure::Failed, "internal error: no program to run")),
         }
     }

@@ -16,7 +16,7 @@ use crate::runtime::Runtime;
 use crate::runtime::options::{OptionError, Options};
 use crate::runtime::settings::Settings;
 use crate::runtime::wait::block_on;
-use crate::store::StoreError;
+use crate::store::{Store, StoreError};
 use crate::value::{Map, Value};
 
 mod attempts;
@@ -150,6 +150,16 @@ impl Agent {
     /// Its name, under which its store keeps it.
     pub fn name(&self) -> Option<&Arc<str>> {
         self.0.name.as_ref()
+    }
+
+    /// Where it lives on, if it has a name; where its calls are kept.
+    pub fn store(&self) -> Option<&Arc<dyn Store>> {
+        self.0.settings.store.as_ref()
+    }
+
+    /// What separates its programs and its name from those of other applications.
+    pub fn namespace(&self) -> &Arc<str> {
+        &self.0.settings.namespace
     }
 
     /// What it shares with others.

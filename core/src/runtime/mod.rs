@@ -66,6 +66,10 @@ impl RuntimeBuilder {
     /// Resolves the options. Without a model the default order of product.md section 6 decides.
     pub fn build(self) -> Result<Runtime, OptionError> {
         let mut options = self.options;
+        if options.name.is_some() {
+            let message = "belongs to one agent; give it to `Agent.for_role`".to_owned();
+            return Err(OptionError::Invalid { name: "name", message });
+        }
         let model = options.model.take().unwrap_or_default();
         let settings = Settings::new(settings::resolve_model(&model, &options)?.provider);
         (options.base_url, options.api_key, options.api_key_file, options.output) = (None, None, None, None);
@@ -139,16 +143,33 @@ impl Runtime {
         self.0.calls.lock().iter().rev().find(|record| record.call_id() == id).cloned()
     }
 
-    /// Kept programs, all or of one role.
+    /// Kept programs, all or of one role; those of the store too.
     pub fn programs(&self, role: Option<&str>) -> Vec<Listed> {
+        self.adopt_programs(role);
         self.0.registry.list(role)
+    }
+
+    /// Takes in the programs of the store. One that does not compile any more, or cannot be read, is left out.
+    fn adopt_programs(&self, role: Option<&str>) {
+        let Some(store) = self.store() else { return };
+        let settings = &self.0.settings;
+        let saved = store.programs(None).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the programs of the store cannot be read");
+            Vec::new()
+        });
+        for saved in saved.iter().filter(|saved| role.is_none_or(|role| *saved.key.role == *role)) {
+            let Some(executor) = self.executor(saved.key.language, settings.isolation) else { continue };
+            if !self.0.registry.knows(&saved.key, saved.id())
+                && let Ok(program) = executor.compile(&saved.code, &settings.limits)
+            {
+                self.0.registry.adopt(saved, program);
+            }
+        }
     }
 
     /// The newest kept program of a method.
     pub fn program(&self, role: &str, method: &str) -> Option<Listed> {
-        self.0
-            .registry
-            .list(Some(role))
+        self.programs(Some(role))
             .into_iter()
             .filter(|listed| *listed.key.method == *method)
             .max_by_key(|listed| listed.kept.version)

@@ -14,6 +14,8 @@ use crate::fork;
 
 /// Programs nest natively while they are converted and freed (engines.md, finding 10).
 const STACK: usize = 8 << 20;
+/// Programs and tools that may be under way at once; each holds a thread while it computes or waits. Stacks are virtual.
+const BUSY: usize = 8_192;
 
 struct Calls {
     generation: u64,
@@ -40,8 +42,12 @@ fn calls() -> io::Result<&'static Calls> {
         {
             return Ok(calls);
         }
-        let runtime =
-            Builder::new_multi_thread().thread_name("cadenza-call").thread_stack_size(STACK).enable_all().build()?;
+        let runtime = Builder::new_multi_thread()
+            .thread_name("cadenza-call")
+            .thread_stack_size(STACK)
+            .max_blocking_threads(BUSY)
+            .enable_all()
+            .build()?;
         let fresh = Box::into_raw(Box::new(Calls { generation: fork::generation(), runtime }));
         match CALLS.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
             // A parent's runtime stays leaked: its threads do not exist here, so it cannot be joined.

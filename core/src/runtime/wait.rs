@@ -54,10 +54,16 @@ pub(crate) fn block_on_nested<F: Future + Send>(future: F, cancel: &CancelToken)
 where
     F::Output: Send,
 {
-    stacker::maybe_grow(RED_ZONE, SEGMENT, || match tokio::runtime::Handle::try_current() {
+    stacker::maybe_grow(RED_ZONE, SEGMENT, || aside(|| block_on(future, cancel)))
+}
+
+/// Runs what may take long on this thread; if it is a tokio runtime's worker, the runtime's other tasks go on elsewhere
+/// meanwhile. A program may compute for its whole limit, and the calls beside it must still end in time.
+pub(crate) fn aside<R>(work: impl FnOnce() -> R) -> R {
+    match tokio::runtime::Handle::try_current() {
         Ok(handle) if handle.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread => {
-            tokio::task::block_in_place(|| block_on(future, cancel))
+            tokio::task::block_in_place(work)
         }
-        Ok(_) | Err(_) => block_on(future, cancel),
-    })
+        Ok(_) | Err(_) => work(),
+    }
 }

@@ -32,6 +32,9 @@ pub struct Call {
     /// Something the agent remembers before the call; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     context: Vec<String>,
+    /// The agent's name in its store, under which it lives on
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
     /// Print the whole envelope as one line of JSON
     #[arg(long)]
     json: bool,
@@ -45,8 +48,9 @@ impl Call {
         let kwargs = entries(&self.kwargs, "--kw")?;
         let memory = entries(&self.context, "--set")?;
         let (runtime, _) = self.agents.runtime("cadenza-rust")?;
-        let agent = runtime.agent(&self.role, Options::default()).map_err(Failure::usage)?;
-        agent.remember(memory).map_err(Failure::usage)?;
+        let options = Options { name: self.name, ..Options::default() };
+        let agent = runtime.agent(&self.role, options).map_err(Failure::usage)?;
+        agent.remember(memory).map_err(Failure::failed)?;
         let cancel = CancelToken::default();
         let guard = interrupt::guard(&cancel, Some(&runtime));
         let called = agent.call_with(&self.method, args, kwargs, &cancel);

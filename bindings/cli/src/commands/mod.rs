@@ -11,9 +11,11 @@ pub mod config;
 pub mod conform;
 pub mod programs;
 pub mod repl;
+pub mod replay;
 pub mod run;
 pub mod show;
 pub mod tail;
+pub mod verify;
 
 /// Prints text to standard output, with a newline. A reader that went away (`| head`) is not a failure. Text that others
 /// wrote goes through [`printable`](cadenza_core::log::printable) first.

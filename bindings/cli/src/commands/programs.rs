@@ -1,19 +1,21 @@
 //! `cadenza programs [LOG]`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cadenza_core::log::printable;
 use cadenza_core::program::Language;
+use cadenza_core::program::registry::Saved;
 use cadenza_core::provider::library::Library;
+use cadenza_core::store::Store as _;
 use cadenza_core::value::{Map, Value};
 
 use super::say;
 use crate::failure::{Exit, Failure};
-use crate::logfile::{LogFile, milliseconds};
+use crate::logfile::{LogFile, is_store, milliseconds};
 use crate::options::default_log;
 use crate::style::Style;
-use crate::{Context, highlight};
+use crate::{Context, highlight, options};
 
 /// Shows programs.
 #[derive(Debug, clap::Args)]
@@ -47,7 +49,8 @@ struct Shown {
     model: String,
     calls: u64,
     failed: u64,
-    total_ms: f64,
+    /// Time of all calls, where it is known.
+    total_ms: Option<f64>,
 }
 
 impl Programs {
@@ -73,6 +76,9 @@ impl Programs {
 
     fn of_log(&self) -> Result<Vec<Shown>, Failure> {
         let path = self.log.clone().map_or_else(default_log, Ok)?;
+        if is_store(&path) {
+            return of_store(&path);
+        }
         let log = LogFile::read(&path).map_err(|failure| {
             let hint = "programs that ship with Cadenza are shown by --library";
             Failure { message: format!("{}; {hint}", failure.message), ..failure }
@@ -89,15 +95,31 @@ impl Programs {
                 model: text("model"),
                 calls: 0,
                 failed: 0,
-                total_ms: 0.0,
+                total_ms: Some(0.0),
             });
             shown.calls += 1;
             shown.failed += u64::from(!entry.ok());
-            shown.total_ms += entry.number("duration_ms");
+            shown.total_ms = shown.total_ms.map(|total| total + entry.number("duration_ms"));
         }
         super::complain_of(&log);
         Ok(programs.into_values().collect())
     }
+}
+
+/// Kept programs, with the counters of all processes that ran them.
+fn of_store(path: &Path) -> Result<Vec<Shown>, Failure> {
+    let saved = options::open(path)?.programs(None).map_err(Failure::failed)?;
+    let shown = |saved: Saved| Shown {
+        role: saved.key.role.to_string(),
+        method: saved.key.method.to_string(),
+        language: saved.key.language,
+        code: saved.code.to_string(),
+        model: saved.model.to_string(),
+        calls: saved.uses,
+        failed: saved.failures,
+        total_ms: None,
+    };
+    Ok(saved.into_iter().map(shown).collect())
 }
 
 fn of_library() -> Vec<Shown> {
@@ -115,7 +137,7 @@ fn of_library() -> Vec<Shown> {
                     model: "library".to_owned(),
                     calls: 0,
                     failed: 0,
-                    total_ms: 0.0,
+                    total_ms: None,
                 });
             }
         }
@@ -129,8 +151,10 @@ impl Shown {
         let name = format!("{}.{}", style.name(&role), style.strong(&method));
         let mut about = format!("{} by {}, {} lines", self.language, model, self.code.lines().count());
         if self.calls > 0 {
-            let each = milliseconds(self.total_ms / self.calls as f64);
-            about.push_str(&format!(", {} calls, {} failed, {each} each", self.calls, self.failed));
+            about.push_str(&format!(", {} calls, {} failed", self.calls, self.failed));
+            if let Some(total_ms) = self.total_ms {
+                about.push_str(&format!(", {} each", milliseconds(total_ms / self.calls as f64)));
+            }
         }
         format!("{name}  {}", style.faint(&about))
     }

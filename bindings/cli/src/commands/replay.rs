@@ -1,0 +1,61 @@
+//! `cadenza replay CALL`.
+
+use std::path::PathBuf;
+
+use cadenza_core::log::printable_json;
+use cadenza_core::runtime::replay::replay_stored;
+use cadenza_core::store::Store as _;
+use cadenza_core::value::{Map, Value};
+
+use super::say;
+use crate::failure::{Exit, Failure};
+use crate::logfile::LogFile;
+use crate::{Context, options};
+
+/// Replays one stored call: the same kernel over the recorded inputs must come to the same end.
+#[derive(Debug, clap::Args)]
+pub struct Replay {
+    /// The call: its id, its beginning or its end, as `cadenza calls` shows it; or `last`
+    #[arg(value_name = "CALL")]
+    call: String,
+    /// The store; the configured one when none is named
+    #[arg(long, value_name = "PATH")]
+    store: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Replay {
+    pub(crate) fn run(self, context: &Context<'_>) -> Result<Exit, Failure> {
+        let store = options::store(self.store)?;
+        let log = LogFile::read(store.location().as_ref())?;
+        let entry = log.find(&self.call)?;
+        let id = entry.call_id()?;
+        let run = store.run(id).map_err(Failure::failed)?;
+        let run = run.ok_or_else(|| Failure::usage(format!("no transcript of call {id}")))?;
+        run.verify().map_err(|divergence| Failure::failed(format!("the transcript is not intact: {divergence}")))?;
+        let ended = replay_stored(&run).map_err(Failure::failed)?;
+        let value = ended.value.as_deref().cloned().unwrap_or_default();
+        if self.json {
+            let fields = [
+                ("ok", true.into()),
+                ("agent_outcome", ended.agent_outcome.as_str().into()),
+                ("reason", ended.reason.as_str().into()),
+                ("head", run.head.to_hex().into()),
+                ("value", value),
+            ];
+            let fields: Map = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            super::say_json(&Value::Map(fields));
+        } else {
+            let same = context.style.good("the same:");
+            say(&format!(
+                "{same} {} {} {}",
+                ended.agent_outcome.as_str(),
+                ended.reason.as_str(),
+                printable_json(&value.to_json())
+            ));
+        }
+        Ok(Exit::Ok)
+    }
+}

@@ -1,0 +1,153 @@
+"""The durable store from Python: what outlives the process, and what other processes see."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cadenza
+from cadenza import Agent, AsyncAgent, Runtime
+
+PROGRAMS = {
+    "add": "return args[1] + args[2]",
+    "increment": "context.count = (context.count or 0) + 1 return context.count",
+}
+
+
+class Model:
+    """A callable model that counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, request: cadenza.ModelRequest) -> str:
+        self.asked += 1
+        return PROGRAMS[request.method]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "app.db")
+
+
+def test_calls_and_programs_outlive_the_runtime(path: str) -> None:
+    with Runtime(model=Model(), store=path) as first:
+        outcome = first.agent("calculator").add(2, 3)
+        assert outcome.metadata["durability"] == "batch"
+        assert first.store == path
+    model = Model()
+    second = Runtime(model=model, store=path)
+    assert second.agent("calculator").add(4, 5).value == 9
+    assert model.asked == 0
+    calls = second.calls()
+    assert [call["value"] for call in calls] == [5, 9]
+    assert calls[0]["call_id"] == outcome.metadata["call_id"]
+    assert second.calls(limit=1)[0]["value"] == 9
+    assert second.program("calculator", "add").code == PROGRAMS["add"]
+    for call in calls:
+        assert second.verify(call["call_id"])["ok"] is True
+        assert second.replay(call["call_id"])["value"] == call["value"]
+    assert second.verify() == {"ok": True, "calls": 2, "entries": sum(c["transcript_length"] for c in calls), "detail": None}
+
+
+def test_a_named_agent_is_one_agent_in_every_process(path: str) -> None:
+    runtime = Runtime(model=Model(), store=path)
+    tally = runtime.agent("counter", name="tally")
+    tally.label = "mine"
+    assert tally.increment().metadata["durability"] == "strict"
+    program = (
+        "import sys, cadenza\n"
+        "rt = cadenza.Runtime(model=lambda r: sys.exit(9), store=sys.argv[1])\n"
+        "t = rt.agent('counter', name='tally')\n"
+        "print(t.label, t.increment().unwrap(), dict(t.runtime_context))\n"
+        "t.label = 'theirs'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "mine 2 {'count': 2, 'label': 'mine'}\n", done.stderr
+    assert tally.label == "theirs"
+    assert tally.increment().value == 3
+    assert runtime.agents() == [{"namespace": "default", "name": "tally", "role": "counter", "version": 5, "calls": 3}]
+
+
+def test_agents_pickle_by_reference(path: str) -> None:
+    runtime = Runtime(model=Model(), store=path)
+    tally = runtime.agent("counter", name="tally")
+    tally.count = 41
+    blob = pickle.dumps(tally)
+    assert b"41" not in blob
+    again = pickle.loads(blob)
+    assert type(again) is Agent
+    assert again.count == 41
+    assert type(pickle.loads(pickle.dumps(runtime.async_agent("counter", name="other")))) is AsyncAgent
+    with pytest.raises(TypeError, match="cannot be pickled: make the agent with Agent.for_role\\(role, name="):
+        pickle.dumps(runtime.agent("counter"))
+
+
+def test_wrong_use_is_refused(path: str, tmp_path: Path) -> None:
+    with pytest.raises(cadenza.OptionError, match="needs a store to live in"):
+        Runtime(model="library").agent("counter", name="x")
+    with pytest.raises(cadenza.OptionError, match="give it to `Agent.for_role`"):
+        Runtime(model="library", store=path, name="x")
+    with pytest.raises(cadenza.OptionError, match="it is a folder"):
+        Runtime(model="library", store=str(tmp_path))
+    with pytest.raises(cadenza.OptionError, match='expected "strict" or "batch" or "memory"'):
+        Runtime(model="library", store=path, durability="never")
+    runtime = Runtime(model="library", store=path)
+    runtime.agent("counter", name="x")
+    with pytest.raises(cadenza.StoreError, match='has the role "counter" already'):
+        runtime.agent("calculator", name="x")
+    with pytest.raises(ValueError, match="no store to verify"):
+        Runtime(model="library").verify()
+
+
+def test_tampering_is_reported_not_raised(path: str) -> None:
+    import sqlite3
+
+    runtime = Runtime(model=Model(), store=path)
+    runtime.agent("calculator").add(2, 3)
+    runtime.flush()
+    foreign = sqlite3.connect(path)
+    foreign.executescript("DROP TRIGGER runs_stay_1; UPDATE runs SET record = replace(record, '\"value\":5', '\"value\":6');")
+    foreign.close()
+    report = runtime.verify()
+    assert report["ok"] is False
+    assert "is not what was written" in report["detail"]
+
+
+def test_another_sqlite_library_in_the_process_takes_no_locks_away(path: str) -> None:
+    """Default locks lose acknowledged commits here (store.md, OFD evidence)."""
+    import sqlite3
+
+    runtime = Runtime(model=Model(), store=path)
+    tally = runtime.agent("counter", name="tally")
+    for number in range(30):
+        assert tally.increment().value == number + 1
+        foreign = sqlite3.connect(path)
+        foreign.execute("SELECT count(*) FROM runs").fetchall()
+        foreign.close()
+    outside = "import sqlite3,sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM runs').fetchone()[0])"
+    done = subprocess.run([sys.executable, "-c", outside, path], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "30", done.stderr
+    assert runtime.verify()["ok"]
+
+
+def test_the_command_reads_a_store(path: str) -> None:
+    with Runtime(model=Model(), store=path) as runtime:
+        runtime.agent("calculator").add(2, 3)
+
+    def cadenza_command(*arguments: str) -> str:
+        command = [sys.executable, "-m", "cadenza", "--color", "never", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    assert "calculator.add(2, 3)  ok 5" in cadenza_command("calls", path)
+    assert PROGRAMS["add"] in cadenza_command("show", "last", path)
+    assert "calculator.add" in cadenza_command("programs", path)
+    assert cadenza_command("verify", "--store", path).startswith("intact: 1 call(s)")
+    assert json.loads(cadenza_command("replay", "last", "--store", path, "--json"))["value"] == 5
+    assert cadenza_command("call", "counter", "increment", "--store", path, "--name", "t", "--model", "library") == "1\n"
+    assert cadenza_command("call", "counter", "increment", "--store", path, "--name", "t", "--model", "library") == "2\n"
