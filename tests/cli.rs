@@ -158,7 +158,7 @@ fn unknown_commands_and_options_come_with_suggestions() {
     );
     check(&world.run(&["call", "a", "b", "--model", "opnai:x"]), 4, &["--model: ", "`openai`"]);
     check(&world.run(&[]), 4, &["Usage: cadenza"]);
-    for later in ["replay", "verify", "policy", "lock", "eval", "eject"] {
+    for later in ["policy", "eval", "eject"] {
         check(&world.run(&[later]), 4, &["unrecognized subcommand"]);
     }
     check(
@@ -531,7 +531,11 @@ fn lost_log_lines_are_told() {
     world.write("file", "");
     let ran = world.run(&["call", "calculator", "add", "1", "2", "--log", "file/calls.jsonl"]);
     check(&ran, 0, &["3"]);
-    assert!(ran.err.contains("warning: 1 log line could not be written to ") && ran.err.contains("calls.jsonl: "), "{}", ran.err);
+    assert!(
+        ran.err.contains("warning: 1 log line could not be written to ") && ran.err.contains("calls.jsonl: "),
+        "{}",
+        ran.err
+    );
     let folder = world.run(&["call", "calculator", "add", "1", "2", "--log", "."]);
     check(&folder, 4, &["option \"log\": . cannot be a log: it is a folder"]);
 }

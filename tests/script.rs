@@ -457,3 +457,27 @@ fn kc_e5_an_interrupted_input_is_one_error_and_the_session_goes_on() {
         assert_eq!(session.eval("1 + 1", CancelToken::default()), Ok(Evaluated::Value(Some("2".into()))), "{language}");
     }
 }
+
+#[test]
+fn a_long_lua_script_lets_go_of_agents_that_it_cannot_reach() {
+    let script = r#"
+        local kept = Agent.for_role("kept")
+        kept.number = 7
+        local context = Agent.for_role("only its context").runtime_context
+        context.number = 8
+        local before
+        for round = 1, 20000 do
+            local agent = Agent.for_role("one of many", { tools = { noop = function() return round end } })
+            agent.text = string.rep("x", 4096)
+            if round == 2000 then
+                before = tonumber(fs.read("/proc/self/statm"):split(" ")[2])
+            end
+        end
+        local after = if before then tonumber(fs.read("/proc/self/statm"):split(" ")[2]) else 0
+        print(kept.number, context.number, after - (before or 0) < 8000)
+    "#;
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    check(&[("a.lua", &script.replace(":split(\" \")[2]", ":match(\"%d+ (%d+)\")"))], &[], &["7\t8\ttrue"]);
+}

@@ -38,7 +38,14 @@ pub(crate) fn vm(host: &Arc<Trusted>, folder: &Path) -> mlua::Result<Lua> {
     let lua = Lua::new();
     let tools = lua.create_function({
         let host = host.clone();
-        move |lua, options: LuaValue| tools::adapted(lua, &host, options)
+        move |lua, (options, reachable): (LuaValue, Function)| {
+            if host.is_crowded() {
+                // What the script dropped has to be collected before it is known to be unreachable.
+                lua.gc_collect()?;
+                host.keep_only(&reachable.call::<Vec<u32>>(())?.into_iter().collect());
+            }
+            tools::adapted(lua, &host, options)
+        }
     })?;
     install_script_adapting(&lua, host.clone(), Some(tools))?;
     interruptible(&lua, host.clone(), None);

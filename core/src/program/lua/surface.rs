@@ -473,7 +473,8 @@ pub fn install_script(lua: &Lua, host: Arc<dyn Host>) -> mlua::Result<()> {
 }
 
 /// [`install_script`] with a say in options: `adapt` is called with what a script wrote as options of an agent, and
-/// answers `true` and what to read in its place, or `false` and a message that is raised at the script's own line.
+/// answers `true` and what to read in its place, or `false` and a message that is raised at the script's own line. Its
+/// second argument is a function that gives the numbers of the agents that the script can still reach.
 pub fn install_script_adapting(lua: &Lua, host: Arc<dyn Host>, adapt: Option<Function>) -> mlua::Result<()> {
     static LIMITS: LazyLock<Limits> = LazyLock::new(script_limits);
     static CANCEL: LazyLock<CancelToken> = LazyLock::new(CancelToken::default);
