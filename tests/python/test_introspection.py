@@ -97,8 +97,9 @@ def test_ipython_probes_find_nothing(agent, model):
 
 
 def test_the_runtime_names_its_options():
-    message = str(pytest.raises(cadenza.OptionError, cadenza.Runtime, zzz=1).value)
-    names = message.split("options are: ")[1].split(", ")
+    with pytest.raises(cadenza.OptionError) as refused:
+        cadenza.Runtime(zzz=1)
+    names = str(refused.value).split("options are: ")[1].split(", ")
     assert len(names) > 20
     documented = set(re.findall(r"[a-z_]+", cadenza.Runtime.__doc__))
     assert [name for name in names if name not in documented] == []
