@@ -1,7 +1,7 @@
 -- Looks into a CSV file through an agent that remembers it: cadenza run examples/csv_explorer.lua [FILE]
 -- Runs on the embedded library; with CADENZA_MODEL set, a model writes the methods, and you may call any other.
 
-local path = args[1] or "examples/data/sales.csv"
+local path = args[1] or fs.beside("data/sales.csv")
 
 local explorer = Agent.for_role("csv explorer", { purpose = "answer questions about the CSV text that was loaded" })
 local loaded = explorer:load(fs.read(path)):unwrap()

@@ -158,7 +158,7 @@ fn unknown_commands_and_options_come_with_suggestions() {
     );
     check(&world.run(&["call", "a", "b", "--model", "opnai:x"]), 4, &["--model: ", "`openai`"]);
     check(&world.run(&[]), 4, &["Usage: cadenza"]);
-    for later in ["replay", "verify", "policy", "lock", "eval", "eject"] {
+    for later in ["policy", "eval", "eject"] {
         check(&world.run(&[later]), 4, &["unrecognized subcommand"]);
     }
     check(
@@ -443,4 +443,106 @@ fn x11_conform_for_python_needs_the_package() {
     // No interpreter in an empty folder.
     command.env("PATH", world.path("nothing"));
     check(&finished(command), 3, &["the Python package `cadenza` cannot be imported"]);
+}
+
+/// Has terminals' and writers' control characters in it, as a model may write them.
+const NASTY: &str = r#"local text = string.char(27) .. "[31mred" .. "\u{9b}2J\u{202e}" return text"#;
+
+#[test]
+fn what_models_write_reaches_a_terminal_only_as_text() {
+    let world = World::new();
+    let entry = serde_json::json!({
+        "call_id": "abcdef01234567890000000000000001", "role": "r\u{1b}[31m", "method": "m\u{9b}2J",
+        "args": ["\u{202e}abc"], "kwargs": {}, "outcome_status": "error", "outcome_error_type": "provider",
+        "outcome_error_message": "server: \u{1b}]0;title\u{7}", "code": "return '\u{1b}[2J'", "language": "lua",
+        "model": "m\u{1b}[0m", "program_source": "generated", "duration_ms": 1, "timestamp": "2026-01-01T00:00:00Z",
+        "attempt_failures": [{"attempt_id": 1, "stage": "provider", "error_class": "x", "error_message": "\u{1b}c"}],
+    });
+    world.write("nasty.jsonl", &format!("{entry}\n"));
+    for arguments in [
+        vec!["calls", "nasty.jsonl"],
+        vec!["calls", "nasty.jsonl", "--json"],
+        vec!["show", "last", "nasty.jsonl"],
+        vec!["show", "last", "nasty.jsonl", "--json"],
+        vec!["tail", "nasty.jsonl"],
+        vec!["tail", "nasty.jsonl", "--json"],
+        vec!["programs", "nasty.jsonl", "--code"],
+        vec!["programs", "nasty.jsonl", "--json"],
+    ] {
+        let ran = world.run(&arguments);
+        assert_eq!(ran.code, Some(0), "{arguments:?}: {}", ran.err);
+        let acts = |character: &char| character.is_control() && *character != '\n' || *character == '\u{202e}';
+        assert_eq!(ran.out.chars().find(acts), None, "{arguments:?}: {:?}", ran.out);
+    }
+    let json = world.run(&["calls", "nasty.jsonl", "--json"]).out;
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["role"], "r\u{1b}[31m");
+    // A pipe gets a value as it is: a program reads it.
+    let ran = world.run(&["call", "text", "reverse", "\u{1b}ab"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "ba\u{1b}\n"), "{}", ran.err);
+    let ran = world.piped(&["repl"], &format!("{}\nerror(string.char(27))\n", NASTY.replace("return text", "\ntext")));
+    assert!(!(ran.out + &ran.err).contains('\u{1b}'));
+}
+
+#[test]
+fn a_base_url_is_an_address_and_nothing_else() {
+    let world = World::new();
+    for (url, words) in [
+        ("http://127.0.0.1:1/v1?key=hunter2", "it has a query"),
+        ("http://127.0.0.1:1/v1#hunter2", "it has a query (`?`) or a fragment"),
+        ("ftp://127.0.0.1/v1", "it must begin with http"),
+    ] {
+        let arguments = ["config", "--model", "openai-compatible:x", "--base-url", url];
+        let ran = world.run(&arguments);
+        check(&ran, 4, &["--base-url: option \"base_url\": the address cannot be used: ", words]);
+        assert!(!(ran.out + &ran.err).contains("hunter2"), "{url}");
+    }
+    let ran = world.run(&["config", "--model", "opanai:x"]);
+    check(&ran, 4, &["--model: option \"model\": no provider", "providers: openai, openai-compatible, library)"]);
+}
+
+#[test]
+fn a_file_without_calls_is_no_log_and_an_empty_one_has_none() {
+    let world = World::new();
+    world.write("notes.txt", "\nhello\nworld\n").write("empty.jsonl", "");
+    for command in ["calls", "programs"] {
+        check(&world.run(&[command, "notes.txt"]), 4, &["notes.txt: not a log of calls", "line 2"]);
+    }
+    check(&world.run(&["calls", "empty.jsonl"]), 0, &["no calls"]);
+    check(&world.run(&["call", "calculator", "add", "1", "2", "--log", "log.jsonl"]), 0, &["3"]);
+    check(&world.run(&["calls", "log.jsonl", "--role", "nobody"]), 0, &["no calls fit"]);
+}
+
+#[test]
+fn a_misspelt_variable_is_told() {
+    let world = World::new();
+    for arguments in [vec!["config"], vec!["call", "calculator", "add", "1", "2"]] {
+        let mut command = world.command(&arguments);
+        command.env("CADENZA_MODLE", "library").env("CADENZA_CONFIG", "").env("CADENZA_WHATEVER", "1");
+        let ran = finished(command);
+        check(&ran, 0, &[]);
+        let expected = "warning: CADENZA_MODLE in the environment is no option; did you mean CADENZA_MODEL?\n";
+        assert_eq!(ran.err, expected, "{arguments:?}");
+    }
+}
+
+#[test]
+fn lost_log_lines_are_told() {
+    let world = World::new();
+    world.write("file", "");
+    let ran = world.run(&["call", "calculator", "add", "1", "2", "--log", "file/calls.jsonl"]);
+    check(&ran, 0, &["3"]);
+    assert!(
+        ran.err.contains("warning: 1 log line could not be written to ") && ran.err.contains("calls.jsonl: "),
+        "{}",
+        ran.err
+    );
+    let folder = world.run(&["call", "calculator", "add", "1", "2", "--log", "."]);
+    check(&folder, 4, &["option \"log\": . cannot be a log: it is a folder"]);
+}
+
+#[test]
+fn a_configuration_that_is_not_text_is_named() {
+    let world = World::new();
+    std::fs::write(world.path("cadenza.toml"), b"model = \"\xff\"\n").unwrap();
+    check(&world.run(&["config"]), 4, &["configuration file cadenza.toml: ", "UTF-8"]);
 }

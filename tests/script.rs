@@ -147,6 +147,21 @@ fn uncaught_errors_name_file_and_line() {
         ("a.lua", "\n\nfs.read('/nonexistent')", "a.lua:3: fs.read: /nonexistent: "),
         ("a.lua", "require('../x')", "a.lua:1: module \"../x\" is refused"),
         ("a.lua", "require('a')", "a.lua:1: module \"a\" requires itself in a circle"),
+        ("a.lua", "\nerror({ b = { 1 }, a = 'x' })", "a.lua:2: {\"a\":\"x\",\"b\":[1]}"),
+        ("a.lua", "pcall(error, { a = 1 })\nerror('text')", "a.lua:2: text"),
+        ("a.lua", "local function f() error('there', 2) end\nf()", "a.lua:2: there"),
+        (
+            "a.lua",
+            "\nAgent.for_role('x', { model = print })",
+            "a.lua:2: option \"model\": a script's function cannot be a",
+        ),
+        (
+            "a.lua",
+            "Agent.for_role('x', { log = print })",
+            "a.lua:1: option \"log\": a script's function cannot take log",
+        ),
+        ("a.rhai", "Agent::for_role(\"x\", #{ model: |x| x });", "a.rhai:1:8: option \"model\": a script's function"),
+        ("a.rhai", "Agent::for_role(\"x\", #{ log: |x| x });", "option \"log\": a script's function cannot take log"),
         ("a.rhai", "fn f() {\n  throw \"boom\";\n}\nf();", "a.rhai:2:3: boom"),
         ("a.rhai", "let x = ;", "a.rhai:1:9: "),
         (
@@ -217,7 +232,90 @@ fn functions_of_a_lua_script_are_tools_of_its_agents() {
 #[test]
 fn a_rhai_script_is_told_that_its_functions_are_no_tools() {
     let message = failure(&[("a.rhai", "Agent::for_role(\"x\", #{ tools: #{ f: |x| x } });")]);
-    assert!(message.contains("a.rhai:1:8: ") && message.contains("tools"), "{message}");
+    let expected = "a.rhai:1:8: option \"tools\": functions of a Rhai script cannot be tools; those of Lua scripts";
+    assert!(message.contains(expected), "{message}");
+}
+
+#[test]
+fn a_tool_of_a_lua_script_ends_with_the_call() {
+    let script = r#"
+        local spin = function() while true do pcall(function() while true do end end) end end
+        local agent = Agent.for_role("x", { call_timeout_seconds = 1, tools = { spin = spin } })
+        local outcome = agent:work()
+        print(outcome.ok, outcome.error_message)
+        -- What the script does itself is not bounded.
+        local total = 0
+        for i = 1, 100000 do total += i end
+        print(total)
+    "#;
+    let started = std::time::Instant::now();
+    let (printed, ran) = with_programs("return tools.spin{}", script);
+    assert_eq!(ran, Ok(()), "{printed:?}");
+    assert!(started.elapsed() < std::time::Duration::from_secs(20), "{printed:?}");
+    assert!(printed[0].starts_with("false\t"), "{printed:?}");
+    assert_eq!(printed[1], "5000050000");
+}
+
+#[test]
+fn a_tool_of_a_lua_script_that_calls_its_own_agent_is_refused_at_once() {
+    let script = r#"
+        local agent, other
+        other = Agent.for_role("other")
+        agent = Agent.for_role("x", { execution_repairs = 0, tools = {
+            again = function() agent.seen = 1; return agent:work().value end,
+        } })
+        local outcome = agent:work()
+        print(outcome.ok, outcome.error_message)
+        print(agent.seen)
+    "#;
+    let started = std::time::Instant::now();
+    let (printed, ran) = with_programs("return tools.again{}", script);
+    assert_eq!(ran, Ok(()), "{printed:?}");
+    assert!(started.elapsed() < std::time::Duration::from_secs(20), "{printed:?}");
+    assert!(printed[0].contains("the agent \"x\" is busy with the call that this tool works for"), "{printed:?}");
+}
+
+#[test]
+fn scripts_may_pass_nan_and_infinities_in() {
+    let lua = r#"
+        local agent = Agent.for_role("calculator")
+        agent.limit = 1 / 0
+        print(agent.limit, agent:add(1 / 0, 1).ok, pcall(json.encode, 0 / 0))
+    "#;
+    let (printed, ran) = run(&[("a.lua", lua)], &[]);
+    assert_eq!(ran, Ok(()), "{printed:?}");
+    assert!(printed[0].starts_with("inf\tfalse\tfalse\t"), "{printed:?}");
+    let rhai = r#"
+        let agent = Agent::for_role("calculator");
+        let endless = 1.0 / 0.0;
+        agent.limit = endless;
+        print(`${agent.limit} ${agent.add(endless, 1).ok}`);
+    "#;
+    check(&[("a.rhai", rhai)], &[], &["inf false"]);
+}
+
+#[test]
+fn a_script_finds_what_lies_beside_it() {
+    let (data, expected) = (("sub/data.txt", "hello"), ["hello"]);
+    check(&[("a.lua", "print(fs.read(fs.beside('sub/data.txt')))"), data], &[], &expected);
+    check(&[("a.rhai", "print(fs::read(fs::beside(\"sub/data.txt\")));"), data], &[], &expected);
+}
+
+#[test]
+fn the_examples_work_from_any_folder_and_take_words() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(|folder| folder.join("examples").is_dir());
+    let examples = folder.unwrap().join("examples");
+    for name in ["csv_explorer.lua", "csv_explorer.rhai"] {
+        let text = std::fs::read_to_string(examples.join(name)).unwrap();
+        let csv = std::fs::read_to_string(examples.join("data/sales.csv")).unwrap();
+        let (printed, ran) = run(&[(name, &text), ("data/sales.csv", &csv)], &[]);
+        assert_eq!(ran, Ok(()), "{name}: {printed:?}");
+    }
+    for name in ["debate.lua", "debate.rhai"] {
+        let text = std::fs::read_to_string(examples.join(name)).unwrap();
+        let (printed, ran) = run(&[(name, &text)], &["cats", "or", "dogs"]);
+        assert_eq!((printed[0].as_str(), ran), ("Topic: cats or dogs", Ok(())), "{name}");
+    }
 }
 
 #[test]
@@ -323,6 +421,10 @@ fn inputs_that_end_too_early_ask_for_more() {
         (Language::Lua, "x = {", true),
         (Language::Lua, "x = [[ab", true),
         (Language::Lua, "x = = 1", false),
+        (Language::Lua, "x = 1 +", true),
+        (Language::Lua, "1 +", true),
+        (Language::Lua, "y ..", true),
+        (Language::Lua, "local z = not", true),
         (Language::Rhai, "fn f() {", true),
         (Language::Rhai, "if true {\n  let x = 1;", true),
         (Language::Rhai, "let x = #{", true),
@@ -354,4 +456,28 @@ fn kc_e5_an_interrupted_input_is_one_error_and_the_session_goes_on() {
         waiting.join().unwrap();
         assert_eq!(session.eval("1 + 1", CancelToken::default()), Ok(Evaluated::Value(Some("2".into()))), "{language}");
     }
+}
+
+#[test]
+fn a_long_lua_script_lets_go_of_agents_that_it_cannot_reach() {
+    let script = r#"
+        local kept = Agent.for_role("kept")
+        kept.number = 7
+        local context = Agent.for_role("only its context").runtime_context
+        context.number = 8
+        local before
+        for round = 1, 20000 do
+            local agent = Agent.for_role("one of many", { tools = { noop = function() return round end } })
+            agent.text = string.rep("x", 4096)
+            if round == 2000 then
+                before = tonumber(fs.read("/proc/self/statm"):split(" ")[2])
+            end
+        end
+        local after = if before then tonumber(fs.read("/proc/self/statm"):split(" ")[2]) else 0
+        print(kept.number, context.number, after - (before or 0) < 8000)
+    "#;
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    check(&[("a.lua", &script.replace(":split(\" \")[2]", ":match(\"%d+ (%d+)\")"))], &[], &["7\t8\ttrue"]);
 }

@@ -98,7 +98,7 @@ fn p2_nothing_acknowledged_is_lost_by_kill_9() {
             let mut first = Some(first);
             let keep = |line: String| {
                 if line.contains("add ") || line.contains("increment ") {
-                    drop(first.take().map(|first| first.send(())));
+                    assert!(first.take().is_none_or(|first| first.send(()).is_ok()));
                 }
                 line
             };

@@ -123,10 +123,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("program", &["cancel", "canonical", "ids", "outcome", "value"]),
     ("provider", &["cancel", "fork", "message", "outcome", "program", "prompt", "value"]),
     ("tools", &["cancel", "canonical", "ids", "schema", "value"]),
-    (
-        "store",
-        &["canonical", "contract", "fork", "ids", "kernel", "log", "outcome", "program", "provider", "value"],
-    ),
+    ("store", &["canonical", "contract", "fork", "ids", "kernel", "log", "outcome", "program", "provider", "value"]),
     ("log", &["contract", "fork", "ids", "kernel", "outcome", "provider", "value"]),
     (
         "runtime",
@@ -138,8 +135,23 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "agent",
         &[
-            "adapter", "cancel", "canonical", "contract", "fork", "ids", "kernel", "log", "message", "outcome",
-            "program", "prompt", "provider", "runtime", "store", "tools", "value",
+            "adapter",
+            "cancel",
+            "canonical",
+            "contract",
+            "fork",
+            "ids",
+            "kernel",
+            "log",
+            "message",
+            "outcome",
+            "program",
+            "prompt",
+            "provider",
+            "runtime",
+            "store",
+            "tools",
+            "value",
         ],
     ),
 ];

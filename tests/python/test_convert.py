@@ -89,7 +89,7 @@ class Slots:
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (object(), TypeError, "`$`: a object has no JSON form"),
+        (object(), TypeError, ": an object has no JSON form"),
         ({"rows": [0, 0, 0, {1, 2}]}, TypeError, "`$.rows[3]`: a set has no JSON form"),
         (b"raw", TypeError, '{"$bytes": base64.b64encode(data).decode()}'),
         (bytearray(b"raw"), TypeError, "base64"),

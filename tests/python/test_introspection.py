@@ -7,6 +7,7 @@ import copy
 import inspect
 import pickle
 import pprint
+import re
 import unittest.mock
 import weakref
 
@@ -93,3 +94,12 @@ def test_ipython_probes_find_nothing(agent, model):
         assert not hasattr(agent, name)
     assert agent._repr_html_().startswith("<div")
     assert model.calls == 0
+
+
+def test_the_runtime_names_its_options():
+    with pytest.raises(cadenza.OptionError) as refused:
+        cadenza.Runtime(zzz=1)
+    names = str(refused.value).split("options are: ")[1].split(", ")
+    assert len(names) > 20
+    documented = set(re.findall(r"[a-z_]+", cadenza.Runtime.__doc__))
+    assert [name for name in names if name not in documented] == []

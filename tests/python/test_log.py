@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pathlib
+import threading
+import time
+
+import pytest
 
 import cadenza
 
@@ -69,7 +74,9 @@ def test_ac_18_a_failing_log_does_not_break_the_call(model, monkeypatch):
     with cadenza.Runtime(model=model, log=broken) as runtime:
         assert runtime.agent("calculator").add(1, 2).value == 3
     assert [str(one.exc_value) for one in told] == ["no disk"]
-    with cadenza.Runtime(model=model, log="/proc/nowhere/calls.jsonl") as runtime:
+    with pytest.warns(RuntimeWarning, match="/proc/nowhere/calls.jsonl"):
+        runtime = cadenza.Runtime(model=model, log="/proc/nowhere/calls.jsonl")
+    with runtime:
         assert runtime.agent("calculator").add(1, 2).value == 3
         runtime.flush()
         assert runtime.dropped_log_lines == 1
@@ -94,3 +101,58 @@ def test_ac_17_contract_sources(model):
         calc.delegate("x", delegation_contract={"purpose": "p"}).add(1, 2)
         calc.delegate("x", delegation_contract={"purpose": "p"}, acceptance=["short"]).add(1, 2)
     assert [line["contract_source"] for line in seen] == ["none", "fields", "hash", "merged"]
+
+
+def test_a_log_that_cannot_be_written_is_told_when_it_is_named(model, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.warns(RuntimeWarning, match="is not a folder"):
+        cadenza.Runtime(model=model, log=tmp_path / "file" / "calls.jsonl")
+    with pytest.raises(cadenza.OptionError, match='option "log": .* cannot be a log: it is a folder'):
+        cadenza.Runtime(model=model, log=tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_is_no_log_and_holds_nobody(model, tmp_path):
+    path = tmp_path / "calls.jsonl"
+    runtime = cadenza.Runtime(model=model, log=path)
+    os.mkfifo(path)
+    assert runtime.agent("calculator").add(1, 2).value == 3
+    started = time.monotonic()
+    runtime.flush()
+    assert runtime.dropped_log_lines == 1
+    del runtime
+    assert time.monotonic() - started < 3
+    with pytest.raises(cadenza.OptionError, match="not a regular file"):
+        cadenza.Runtime(model=model, log=path)
+
+
+def test_dropping_a_runtime_waits_for_no_callback(model):
+    lock, seen = threading.Lock(), []
+
+    def log(line):
+        with lock:
+            seen.append(line)
+
+    with lock:
+        runtime = cadenza.Runtime(model=model, log=log)
+        runtime.agent("calculator").add(1, 2)
+        started = time.monotonic()
+        del runtime
+        assert time.monotonic() - started < 3
+        assert not seen
+    cadenza._core._flush_logs()
+    assert len(seen) == 1
+
+
+def test_a_callback_may_flush_its_own_log(model):
+    seen = []
+
+    def log(line):
+        started = time.monotonic()
+        runtime.flush()
+        seen.append(time.monotonic() - started)
+
+    runtime = cadenza.Runtime(model=model, log=log)
+    runtime.agent("calculator").add(1, 2)
+    runtime.flush()
+    assert len(seen) == 1 and seen[0] < 3

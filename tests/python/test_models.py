@@ -130,13 +130,13 @@ def test_ac_9_an_exception_is_a_provider_failure_with_its_words(agent_of, capfd)
     assert captured.out + captured.err == ""
 
 
-@pytest.mark.parametrize("error", [TimeoutError("slow"), concurrent.futures.TimeoutError(), SystemExit(3)])
+@pytest.mark.parametrize("error", [TimeoutError("slow"), concurrent.futures.TimeoutError()])
 def test_a_timeout_error_is_a_timeout(agent_of, error):
     def model(request):
         raise error
 
     outcome = agent_of(model, max_generation_attempts=1).answer()
-    assert outcome.error_type == ("provider" if isinstance(error, SystemExit) else "timeout")
+    assert outcome.error_type == "timeout"
 
 
 def test_ac_14_a_slow_callable_is_given_up_in_time(agent_of):

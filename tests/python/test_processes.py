@@ -15,10 +15,9 @@ import pytest
 import cadenza
 
 
-def python(code: str, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, **options
-    )
+def python(code: str, arguments: list[str] = [], **options) -> subprocess.CompletedProcess:  # noqa: B006
+    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
 
 
 INTERRUPTED = """
@@ -209,3 +208,107 @@ def test_objects_are_freed():
             break
         time.sleep(0.01)
     assert [ref() for ref in seen] == [None] * 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_log_lines_of_forked_workers_are_written(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    ran = python(
+        """
+        import multiprocessing, sys, warnings
+        import cadenza
+
+        warnings.simplefilter("ignore")
+        runtime = cadenza.Runtime(model=lambda request: "return args[1] + args[2]", log=sys.argv[1])
+
+        def work():
+            agent = runtime.agent("calculator")
+            for number in range(3):
+                agent.add(number, 1)
+
+        fork = multiprocessing.get_context("fork")
+        workers = [fork.Process(target=work) for _ in range(2)]
+        [worker.start() for worker in workers]
+        [worker.join() for worker in workers]
+        print([worker.exitcode for worker in workers])
+        """,
+        arguments=[str(path)],
+    )
+    assert ran.stdout == "[0, 0]\n", ran.stderr
+    assert len(path.read_text().splitlines()) == 6
+
+
+def test_hundreds_of_hanging_models_do_not_block_the_others():
+    ran = python(
+        """
+        import asyncio, threading, time
+        import cadenza
+
+        never = threading.Event()
+
+        def hang(request):
+            never.wait(60)
+
+        async def main():
+            stuck = cadenza.Runtime(model=hang, provider_timeout_seconds=6, max_generation_attempts=1)
+            calls = [cadenza.AsyncAgent.for_role("x", runtime=stuck).work() for _ in range(600)]
+            waiting = asyncio.gather(*calls)
+            await asyncio.sleep(2)
+            late = cadenza.Runtime(model=hang, provider_timeout_seconds=0.5, max_generation_attempts=1)
+            outcome = await cadenza.AsyncAgent.for_role("x", runtime=late).work()
+            print("running at once" in outcome.error_message)
+            print({outcome.error_type for outcome in await waiting} <= {"timeout", "provider"})
+            working = cadenza.Runtime(model=lambda request: "return 7", call_timeout_seconds=20)
+            started = time.monotonic()
+            print((await cadenza.AsyncAgent.for_role("x", runtime=working).work()).value)
+            print(time.monotonic() - started < 5)
+
+        asyncio.run(main())
+        import os; os._exit(0)
+        """,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert ran.stdout.splitlines() == ["True", "True", "7", "True"], (ran.stdout, ran.stderr)
+
+
+@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit"])
+@pytest.mark.parametrize("where", ["model", "tool"])
+def test_what_ends_the_program_goes_through_models_and_tools(kind, where):
+    def ending(*request):
+        raise {"KeyboardInterrupt": KeyboardInterrupt, "SystemExit": SystemExit}[kind]("now")
+
+    def stop() -> None:
+        ending()
+
+    def model(request):
+        return ending() if where == "model" else "return pcall(tools.stop, {})"
+
+    runtime = cadenza.Runtime(model=model, tools=[stop])
+    with pytest.raises((KeyboardInterrupt, SystemExit), match="now") as raised:
+        runtime.agent("tester").work()
+    assert raised.type.__name__ == kind
+    assert [call["outcome_error_type"] for call in runtime.calls()] == ["interrupted"]
+    runtime.agent("tester").value = 1
+
+
+def test_what_ends_the_program_goes_through_an_awaited_call():
+    ran = python(
+        """
+        import asyncio
+        import cadenza
+
+        def model(request):
+            raise SystemExit(7)
+
+        runtime = cadenza.Runtime(model=model)
+
+        async def main():
+            await cadenza.AsyncAgent.for_role("tester", runtime=runtime).work()
+
+        try:
+            asyncio.run(main())
+        except SystemExit as error:
+            print(error.code, [call["outcome_error_type"] for call in runtime.calls()])
+        """
+    )
+    assert ran.stdout == "7 ['interrupted']\n", ran.stderr

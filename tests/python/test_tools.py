@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import dataclasses
 import datetime
 import enum
@@ -251,3 +253,56 @@ def test_a_tool_may_use_agents_itself(agent_of):
     helper = agent_of({"double": "return args[1] * 2"})
     outcome = with_tool(agent_of, {"twice": lambda n: helper.double(n).unwrap()}, "return tools.twice{n=21}")
     assert outcome.value == 42
+
+
+def test_a_tool_that_calls_its_own_agent_is_refused_at_once(agent_of):
+    def again() -> int:
+        return agent.use().unwrap()
+
+    agent = agent_of({"use": "return tools.again{}"}, tools=[again], execution_repairs=0)
+    started = time.monotonic()
+    outcome = agent.use()
+    assert time.monotonic() - started < 10
+    assert not outcome.ok
+    assert "BusyError" in outcome.error_message and "is busy with the call" in outcome.error_message
+    assert issubclass(cadenza.BusyError, RuntimeError) and issubclass(cadenza.BusyError, cadenza.CadenzaError)
+
+
+def test_coroutine_tools_and_models_that_call_their_own_agent_are_refused_at_once(agent_of):
+    async def again() -> int:
+        return (await agent.use()).unwrap()
+
+    model = lambda request: "return tools.again{}"  # noqa: E731
+    runtime = cadenza.Runtime(model=model, tools=[again], execution_repairs=0)
+    agent = cadenza.AsyncAgent.for_role("tester", runtime=runtime)
+
+    async def main() -> cadenza.Outcome:
+        return await agent.use()
+
+    started = time.monotonic()
+    assert "is busy with the call" in asyncio.run(main()).error_message
+
+    def asks_itself(request: cadenza.ModelRequest) -> str:
+        return own.use().unwrap()
+
+    own = agent_of(asks_itself, max_generation_attempts=1)
+    outcome = own.use()
+    assert (outcome.error_type, "is busy with the call" in outcome.error_message) == ("provider", True)
+    assert time.monotonic() - started < 10
+
+
+def test_what_a_tool_leaves_behind_may_call_the_agent_later(agent_of):
+    done = threading.Event()
+    results = []
+
+    def later() -> None:
+        context = contextvars.copy_context()
+        threading.Thread(target=lambda: (done.wait(10), results.append(context.run(agent.add, 1, 2)))).start()
+
+    agent = agent_of({"use": "tools.later{} return 1", "add": "return args[1] + args[2]"}, tools=[later])
+    assert agent.use().ok
+    done.set()
+    deadline = time.monotonic() + 10
+    while not results and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert results[0].value == 3

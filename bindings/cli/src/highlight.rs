@@ -1,5 +1,6 @@
 //! Program text with its syntax coloured, for a terminal.
 
+use cadenza_core::log::printable;
 use cadenza_core::program::Language;
 use nu_ansi_term::{Color, Style as Ansi};
 use synoptic::{Highlighter, TokOpt};
@@ -16,8 +17,9 @@ const RHAI_WORDS: &str = r"\b(let|const|fn|private|if|else|switch|while|loop|do|
 /// What a program is given.
 const RHAI_GIVEN: &str = r"\b(context|args|kwargs|agent|tools|history|Agent|Outcome|json)\b";
 
-/// The program, coloured if the style has colours; otherwise as it is.
+/// The program, coloured if the style has colours.
 pub fn program(code: &str, language: Language, style: Style) -> String {
+    let code = &*printable(code);
     if !style.has_colours() {
         return code.to_owned();
     }

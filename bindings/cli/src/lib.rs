@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::io::Write as _;
 
+use cadenza_core::log::printable;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
@@ -112,13 +113,30 @@ pub fn main_with(arguments: Vec<OsString>, python: Option<&dyn PythonHost>) -> i
         failure.exit
     });
     drop(std::io::stdout().flush());
+    tell_lost_lines();
     exit as i32
+}
+
+/// A log that cannot be written costs no call, but whoever asked for it hears of it.
+fn tell_lost_lines() {
+    cadenza_core::log::flush_all();
+    let mut stderr = std::io::stderr().lock();
+    for lost in cadenza_core::log::lost() {
+        let plural = if lost.lines == 1 { "line" } else { "lines" };
+        drop(writeln!(
+            stderr,
+            "warning: {} log {plural} could not be written to {}: {}",
+            lost.lines,
+            printable(&lost.path),
+            lost.reason
+        ));
+    }
 }
 
 fn complain(failure: &Failure, style: Style) {
     let mut stderr = std::io::stderr().lock();
     // Nobody reads it if this fails.
-    drop(writeln!(stderr, "{} {}", style.bad("error:"), failure.message));
+    drop(writeln!(stderr, "{} {}", style.bad("error:"), printable(&failure.message)));
 }
 
 /// Help and version are answers; everything else that the parser says is bad arguments.

@@ -6,6 +6,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use cadenza_core::ids::CallId;
+use cadenza_core::log::printable;
 use cadenza_core::program::Language;
 use cadenza_core::store::{CallQuery, Store as _, StoredCall};
 use cadenza_core::value::{Map, Value};
@@ -20,25 +21,43 @@ const STORED_CALLS: usize = 10_000;
 
 /// One call as logged. Fields that are missing or of another type read as empty.
 #[derive(Clone, Debug)]
-pub struct Entry(Map);
+pub struct Entry {
+    fields: Map,
+    /// The same as it is shown: models and servers wrote much of it.
+    shown: Map,
+}
 
 impl Entry {
     /// One line of a log.
     pub fn parse(line: &str) -> Option<Self> {
         match Value::from_json(line) {
-            Ok(Value::Map(map)) if map.contains_key("call_id") || map.contains_key("method") => Some(Self(map)),
+            Ok(Value::Map(map)) if map.contains_key("call_id") || map.contains_key("method") => Some(Self::of(map)),
             Ok(_) | Err(_) => None,
         }
     }
 
-    /// The fields.
-    pub fn fields(&self) -> &Map {
-        &self.0
+    fn of(fields: Map) -> Self {
+        Self { shown: shown(&fields), fields }
     }
 
-    /// A field's text.
+    /// The fields, as data.
+    pub fn fields(&self) -> &Map {
+        &self.fields
+    }
+
+    /// The fields, to be shown.
+    pub fn shown(&self) -> &Map {
+        &self.shown
+    }
+
+    /// A field's text, as data.
+    pub fn data(&self, name: &str) -> &str {
+        self.fields.get(name).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// A field's text, to be shown.
     pub fn text(&self, name: &str) -> &str {
-        self.0.get(name).and_then(Value::as_str).unwrap_or_default()
+        self.shown.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
     /// The call's id.
@@ -49,7 +68,7 @@ impl Entry {
 
     /// A field's number.
     pub fn number(&self, name: &str) -> f64 {
-        self.0.get(name).and_then(Value::as_float).unwrap_or_default()
+        self.fields.get(name).and_then(Value::as_float).unwrap_or_default()
     }
 
     /// Whether the call succeeded.
@@ -64,11 +83,11 @@ impl Entry {
 
     /// `role.method(args)`, cut to one line.
     pub fn signature(&self, style: Style) -> String {
-        let mut arguments: Vec<String> = match self.0.get("args") {
+        let mut arguments: Vec<String> = match self.shown.get("args") {
             Some(Value::List(args)) => args.iter().map(Value::to_json).collect(),
             Some(_) | None => Vec::new(),
         };
-        if let Some(Value::Map(kwargs)) = self.0.get("kwargs") {
+        if let Some(Value::Map(kwargs)) = self.shown.get("kwargs") {
             arguments.extend(kwargs.iter().map(|(name, value)| format!("{name}={}", value.to_json())));
         }
         let arguments = cut(&arguments.join(", "), MAX_ARGUMENTS);
@@ -78,7 +97,7 @@ impl Entry {
     /// How it went, in a few words.
     pub fn state(&self, style: Style) -> String {
         if self.ok() {
-            let value = self.0.get("outcome_value").map(|value| format!(" {}", cut(&value.to_json(), 40)));
+            let value = self.shown.get("outcome_value").map(|value| format!(" {}", cut(&value.to_json(), 40)));
             return format!("{}{}", style.good("ok"), value.unwrap_or_default());
         }
         let message = self.text("outcome_error_message").lines().next().unwrap_or_default();
@@ -97,6 +116,20 @@ impl Entry {
             let _ = write!(cost, ", {tokens} tokens");
         }
         format!("{}, {}", cost.trim(), milliseconds(self.number("duration_ms")))
+    }
+}
+
+/// A copy that is safe to show.
+fn shown(map: &Map) -> Map {
+    map.iter().map(|(key, item)| (printable(key).into_owned(), shown_value(item))).collect()
+}
+
+fn shown_value(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(printable(text).into_owned()),
+        Value::List(list) => Value::List(list.iter().map(shown_value).collect()),
+        Value::Map(map) => Value::Map(shown(map)),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => value.clone(),
     }
 }
 
@@ -160,6 +193,12 @@ impl LogFile {
                 None => log.unreadable.push(number + 1),
             }
         }
+        if let (true, Some(first)) = (log.entries.is_empty(), log.unreadable.first()) {
+            return Err(Failure::usage(format!(
+                "{}: not a log of calls: none of its lines is one, the first with text is line {first}",
+                path.display()
+            )));
+        }
         Ok(log)
     }
 
@@ -173,7 +212,7 @@ impl LogFile {
             if let Some(value) = call.record.remove("value").filter(|_| !call.record.contains_key("outcome_value")) {
                 call.record.insert("outcome_value".into(), value);
             }
-            Entry(call.record)
+            Entry::of(call.record)
         };
         Ok(Self { path: path.to_owned(), entries: calls.into_iter().map(entry).collect(), unreadable: Vec::new() })
     }

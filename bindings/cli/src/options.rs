@@ -1,16 +1,21 @@
 //! The options that every command that makes agents takes, and the runtime that comes of them.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
+use cadenza_core::log::printable;
 use cadenza_core::provider::{ModelSpec, Resolved};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::{Config, Origin, from_text};
-use cadenza_core::runtime::options::{LogOption, Options, StoreOption};
+use cadenza_core::runtime::options::{LogOption, NAMES, Options, StoreOption, nearest};
 use cadenza_core::store::{SqliteStore, StoreError};
 
 use crate::failure::Failure;
 use crate::progress;
+
+/// What the names of environment variables begin with.
+const PREFIX: &str = "CADENZA_";
 
 /// Options of agents. Each wins over the environment and over the configuration file.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -42,6 +47,7 @@ pub struct AgentOptions {
 impl AgentOptions {
     /// The configuration of this process with these options over it.
     pub fn config(&self) -> Result<Config, Failure> {
+        warn_of_variables();
         let mut config = Config::load()?;
         let flags = [
             ("model", &self.model),
@@ -76,6 +82,36 @@ impl AgentOptions {
         let runtime = Runtime::builder().name(name).options(options).build().map_err(Failure::usage)?;
         Ok((runtime, resolved))
     }
+}
+
+/// Says that a variable of the environment is nearly an option's, and therefore does nothing.
+fn warn_of_variables() {
+    // Commands read their options more than once.
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let mut stderr = std::io::stderr().lock();
+        for (name, suggestion) in misspelt(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())) {
+            let name = printable(&name);
+            drop(writeln!(stderr, "warning: {name} in the environment is no option; did you mean {suggestion}?"));
+        }
+    });
+}
+
+/// Variables with our prefix that are no options, and the ones that were meant.
+fn misspelt(variables: impl Iterator<Item = String>) -> Vec<(String, String)> {
+    let mut found: Vec<(String, String)> = variables
+        .filter_map(|variable| {
+            let name = variable.strip_prefix(PREFIX)?.to_ascii_lowercase();
+            let names = [&NAMES[..], &["config"]].concat();
+            if names.contains(&name.as_str()) {
+                return None;
+            }
+            let meant = nearest(&name, &names)?;
+            Some((variable, format!("{PREFIX}{}", meant.to_ascii_uppercase())))
+        })
+        .collect();
+    found.sort();
+    found
 }
 
 /// `name=value`.

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use cadenza_core::cancel::CancelToken;
+use cadenza_core::log::printable;
 use cadenza_core::provider::{ModelReply, ModelRequest, Provider, ProviderError, ReplyFuture};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -88,7 +89,7 @@ impl Drop for Awaited<'_> {
 
 fn message(request: &ModelRequest) -> String {
     let again = if request.attempt > 1 { format!(" (attempt {})", request.attempt) } else { String::new() };
-    format!("{}.{}{again}", request.role, request.method)
+    format!("{}.{}{again}", printable(&request.role), printable(&request.method))
 }
 
 fn style() -> ProgressStyle {

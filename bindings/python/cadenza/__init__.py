@@ -12,12 +12,11 @@ Decimal (text), UUID, Path, NumPy scalars and arrays, pandas Series (list of val
 Bytes cross as ``{"$bytes": base64}``.
 """
 
-from __future__ import annotations
-
 from ._core import (
     Agent,
     AsyncAgent,
     AsyncCall,
+    BusyError,
     CadenzaError,
     ModelRequest,
     OptionError,
@@ -35,6 +34,7 @@ __all__ = [
     "Agent",
     "AsyncAgent",
     "AsyncCall",
+    "BusyError",
     "CadenzaError",
     "ModelRequest",
     "OptionError",
@@ -49,6 +49,8 @@ __all__ = [
 ]
 
 
-def _attach(cls: type, role: str, name: str, namespace: str, store: str) -> Agent | AsyncAgent:
+def _attach(
+    cls: "type[Agent] | type[AsyncAgent]", role: str, name: str, namespace: str, store: str
+) -> "Agent | AsyncAgent":
     """Takes up a pickled agent: the one of that name in that store, with this process's own model and settings."""
     return cls.for_role(role, name=name, namespace=namespace, store=store)

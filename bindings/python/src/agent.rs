@@ -13,6 +13,7 @@ use crate::errors::use_error;
 use crate::notebook;
 use crate::outcome::PyOutcome;
 use crate::runtime::PyRuntime;
+use crate::serving::Serving;
 use crate::signals::interruptible;
 use crate::surface::{Attribute, Handle, no_copy, reduce};
 
@@ -47,7 +48,12 @@ impl PyAgent {
         self.handle.check_open()?;
         let (args, kwargs) = (arguments(args)?, keywords(kwargs)?);
         let agent = &self.handle.agent;
-        let outcome = interruptible(py, |cancel| agent.call_with(method, args, kwargs, cancel))?;
+        let begun = Serving::begin(py, agent)?;
+        let (outcome, raised) =
+            interruptible(py, |cancel| begun.during(cancel, || agent.call_with(method, args, kwargs, cancel)))?;
+        if let Some(raised) = raised {
+            return Err(raised);
+        }
         outcome.map(PyOutcome::new).map_err(|error| use_error(py, &error))
     }
 }

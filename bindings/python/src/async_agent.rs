@@ -26,6 +26,7 @@ use crate::errors::use_error;
 use crate::notebook;
 use crate::outcome::PyOutcome;
 use crate::runtime::PyRuntime;
+use crate::serving::Serving;
 use crate::surface::{Attribute, Handle, no_copy, reduce};
 
 /// An agent for asyncio: as cadenza.Agent, but a dynamic call is awaited (`await calc.add(3)`).
@@ -424,16 +425,20 @@ fn warn_never_awaited(py: Python<'_>, method: &str) {
 
 /// Starts the call; its outcome resolves a future of the running loop, whose iterator comes back.
 fn start(py: Python<'_>, work: Work) -> PyResult<(Bound<'_, PyAny>, CancelToken)> {
+    let begun = Serving::begin(py, &work.agent)?;
     let event_loop = running_loop(py)?;
     let future = event_loop.call_method0(intern!(py, "create_future"))?;
     let iterator = future.call_method0(intern!(py, "__await__"))?;
     let cancel = CancelToken::default();
-    let caller = Caller { event_loop: event_loop.clone().unbind(), context: copy_context(py) };
+    let serving = begun.serving(&cancel);
+    let caller =
+        Caller { event_loop: event_loop.clone().unbind(), context: copy_context(py), serving: serving.clone() };
     let (event_loop, future, token) = (event_loop.unbind(), future.unbind(), cancel.clone());
     let call = async move {
         let Work { agent, method, args, kwargs } = work;
         let result = agent.call_async(&method, args, kwargs, token).await;
-        deliver(Ended { event_loop, future, result });
+        let raised = serving.end();
+        deliver(Ended { event_loop, future, result, raised });
     };
     cadenza_core::runtime::spawn(CALLER.scope(caller, call))
         .map_err(|error| PyRuntimeError::new_err(format!("the call threads did not start: {error}")))?;
@@ -456,6 +461,8 @@ struct Ended {
     event_loop: Py<PyAny>,
     future: Py<PyAny>,
     result: Result<Outcome, UseError>,
+    /// What a model or tool raised that ends more than the call.
+    raised: Option<PyErr>,
 }
 
 /// Ended calls on their way to their loops. A thread of its own takes them there, because it needs the GIL and the
@@ -540,10 +547,14 @@ struct Delivery {
 impl Delivery {
     fn __call__(&self, py: Python<'_>) -> PyResult<()> {
         let batch = std::mem::take(&mut *self.ended.lock());
-        for Ended { event_loop: _, future, result } in batch {
+        for Ended { event_loop: _, future, result, raised } in batch {
             let future = future.bind(py);
             // A cancelled future is done already.
             if future.call_method0(intern!(py, "done"))?.is_truthy()? {
+                continue;
+            }
+            if let Some(raised) = raised {
+                future.call_method1(intern!(py, "set_exception"), (raised.into_value(py),))?;
                 continue;
             }
             match result {

@@ -170,7 +170,7 @@ impl Refusal {
     }
 
     fn into_error(self, what: &str) -> PyErr {
-        let mut path = String::from("$");
+        let mut path = String::new();
         for segment in self.path.iter().rev() {
             // Writing to a String cannot fail.
             let _ = match segment {
@@ -178,9 +178,11 @@ impl Refusal {
                 Segment::Key(key) => write!(path, ".{key}"),
             };
         }
+        // The value itself needs no path.
+        let place = if path.is_empty() { what.to_owned() } else { format!("{what}: `${path}`") };
         match self.problem {
-            Problem::Type(message) => PyTypeError::new_err(format!("{what}: `{path}`: {message}")),
-            Problem::Value(message) => PyValueError::new_err(format!("{what}: `{path}`: {message}")),
+            Problem::Type(message) => PyTypeError::new_err(format!("{place}: {message}")),
+            Problem::Value(message) => PyValueError::new_err(format!("{place}: {message}")),
             Problem::Raised(error) => error,
         }
     }
@@ -342,10 +344,11 @@ fn other(object: &Bound<'_, PyAny>, depth: usize, nodes: &mut usize) -> Converte
         dict.update(object.cast::<PyMapping>().map_err(PyErr::from)?)?;
         return entries(&dict, depth, nodes);
     }
+    let class = type_name(object);
+    let article = if class.starts_with(['a', 'e', 'i', 'o', 'u', 'A', 'E', 'I', 'O', 'U']) { "an" } else { "a" };
     of_type(format!(
-        "a {} has no JSON form; pass None, a bool, a number, text, a list or a dict (dataclasses, pydantic models, \
-         datetime, Decimal, NumPy and pandas objects are converted)",
-        type_name(object)
+        "{article} {class} has no JSON form; pass None, a bool, a number, text, a list or a dict (dataclasses, pydantic models, \
+         datetime, Decimal, NumPy and pandas objects are converted)"
     ))
 }
 

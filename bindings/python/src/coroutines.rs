@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyModule, PyTuple};
 
+use crate::serving::Serving;
 use crate::workers;
 
 /// `CO_COROUTINE` of CPython's code flags.
@@ -23,6 +24,7 @@ tokio::task_local! {
 pub(crate) struct Caller {
     pub(crate) event_loop: Py<PyAny>,
     pub(crate) context: Option<Py<PyAny>>,
+    pub(crate) serving: Arc<Serving>,
 }
 
 impl Caller {
@@ -32,6 +34,7 @@ impl Caller {
             Python::try_attach(|py| Self {
                 event_loop: caller.event_loop.clone_ref(py),
                 context: caller.context.as_ref().map(|context| context.clone_ref(py)),
+                serving: caller.serving.clone(),
             })
         };
         CALLER.try_with(cloned).ok().flatten()
@@ -62,10 +65,14 @@ pub(crate) fn is_awaitable(object: &Bound<'_, PyAny>) -> bool {
     object.get_type().hasattr(intern!(object.py(), "__await__")).unwrap_or(false)
 }
 
-/// Awaits on an event loop of its own, on this thread.
-pub(crate) fn run_here<'py>(awaitable: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+/// Awaits on an event loop of its own, on this thread and in the given context.
+fn run_here<'py>(awaitable: &Bound<'py, PyAny>, context: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
     let event_loop = PyModule::import(awaitable.py(), "asyncio")?.call_method0("new_event_loop")?;
-    let result = event_loop.call_method1("run_until_complete", (awaitable,));
+    let complete = event_loop.getattr("run_until_complete")?;
+    let result = match context {
+        None => complete.call1((awaitable,)),
+        Some(context) => context.call_method1("run", (complete, awaitable)),
+    };
     let closed = event_loop
         .call_method0("shutdown_asyncgens")
         .and_then(|ending| event_loop.call_method1("run_until_complete", (ending,)))
@@ -73,21 +80,26 @@ pub(crate) fn run_here<'py>(awaitable: &Bound<'py, PyAny>) -> PyResult<Bound<'py
     result.and_then(|result| closed.map(|_| result))
 }
 
-/// Calls a function on this thread, in the given context, and awaits what it returns if it can be awaited.
+/// Calls a function on this thread, in the given context and for the given call, and awaits what it returns if it can be
+/// awaited.
 pub(crate) fn call_here<'py>(
     callable: &Bound<'py, PyAny>,
     context: Option<&Bound<'py, PyAny>>,
+    serving: Option<&Arc<Serving>>,
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let result = match context {
         None => callable.call(args, kwargs)?,
         Some(context) => {
+            if let Some(serving) = serving {
+                serving.mark_in(context)?;
+            }
             let args = PyTuple::new(callable.py(), [callable.clone()])?.as_sequence().concat(args.as_sequence())?;
             context.getattr(intern!(callable.py(), "run"))?.call(args.to_tuple()?, kwargs)?
         }
     };
-    if is_awaitable(&result) { run_here(&result) } else { Ok(result) }
+    if is_awaitable(&result) { run_here(&result, context) } else { Ok(result) }
 }
 
 /// What is done with a coroutine's result, on the loop's thread.
@@ -114,6 +126,7 @@ impl Start {
         let event_loop = Arc::new(self.caller.event_loop);
         let starter = Starter {
             event_loop: event_loop.clone(),
+            serving: self.caller.serving,
             work: Mutex::new(Some((self.callable, self.args, self.kwargs, finish))),
             task: task.clone(),
         };
@@ -149,6 +162,7 @@ type Work = (Py<PyAny>, Py<PyTuple>, Option<Py<PyDict>>, Finish);
 #[pyclass(frozen)]
 struct Starter {
     event_loop: Arc<Py<PyAny>>,
+    serving: Arc<Serving>,
     work: Mutex<Option<Work>>,
     task: Arc<Mutex<Option<Py<PyAny>>>>,
 }
@@ -157,6 +171,8 @@ struct Starter {
 impl Starter {
     fn __call__(&self, py: Python<'_>) -> PyResult<()> {
         let Some((callable, args, kwargs, finish)) = self.work.lock().take() else { return Ok(()) };
+        // The context is a copy: nothing of the caller's own changes.
+        self.serving.mark(py)?;
         let called = callable.bind(py).call(args.bind(py), kwargs.as_ref().map(|kwargs| kwargs.bind(py)));
         let coroutine = match called {
             Ok(result) if is_awaitable(&result) => result,

@@ -1,7 +1,7 @@
 //! Python exceptions. Errors in *use* are exceptions; errors of a *call* are Outcomes and only raise in `unwrap`.
 
 use pyo3::create_exception;
-use pyo3::exceptions::{PyAttributeError, PyException, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyException, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
@@ -41,6 +41,32 @@ pub(crate) fn option_error_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> 
         PyResult::Ok(made.cast_into::<PyType>()?.unbind())
     })?;
     Ok(made.bind(py))
+}
+
+/// `cadenza.BusyError`: a `CadenzaError` that is a `RuntimeError` too.
+pub(crate) fn busy_error_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let made = TYPE.get_or_try_init(py, || {
+        let bases = PyTuple::new(py, [py.get_type::<CadenzaError>(), py.get_type::<PyRuntimeError>()])?;
+        let body = PyDict::new(py);
+        body.set_item("__module__", "cadenza")?;
+        body.set_item("__doc__", "A model or tool called the agent whose call it works for.")?;
+        let made = py.get_type::<PyType>().call1(("BusyError", bases, body))?;
+        PyResult::Ok(made.cast_into::<PyType>()?.unbind())
+    })?;
+    Ok(made.bind(py))
+}
+
+/// A callable wants to call the agent that waits for it.
+pub(crate) fn busy(py: Python<'_>, role: &str) -> PyErr {
+    let message = format!(
+        "the agent {role:?} is busy with the call that this model or tool works for, and takes one call at a time; call \
+         another agent, or read its runtime_context"
+    );
+    match busy_error_type(py) {
+        Ok(class) => PyErr::from_type(class.clone(), message),
+        Err(error) => error,
+    }
 }
 
 /// An option error as a Python exception.

@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyRuntimeWarning;
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString};
+use pyo3::types::{PyDict, PyList, PyModule, PyString};
 
+use cadenza_core::log::{default_path, problem, refusal};
 use cadenza_core::provider::ModelSpec;
 use cadenza_core::runtime::options::{LogOption, OptionError, Options};
 use cadenza_core::value::{Map, Value};
 
 use crate::convert::{to_value, utf8};
 use crate::errors::option_error;
-use crate::log::PyLog;
 use crate::provider::CallableModel;
-use crate::tools;
+use crate::{log, tools};
 
 /// Reads keyword options. Unknown names, wrong types and bounds are refused by the core, before any model is asked.
 pub(crate) fn read(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
@@ -28,7 +30,7 @@ pub(crate) fn read(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyRes
                 data.insert(name, Value::Null);
                 objects.model = Some(model(&value)?);
             }
-            "log" if value.is_callable() => objects.log = Some(LogOption::Sink(Arc::new(PyLog::new(&value)))),
+            "log" if value.is_callable() => objects.log = Some(LogOption::Sink(log::sink(&value))),
             "tools" if !value.is_none() => objects.tools = Some(tools::read(&value)?),
             "deliverable" if tools::is_type(&value)? => drop(data.insert(name, tools::schema_of(&value)?)),
             _ => drop(data.insert(name.clone(), option_value(&name, &value)?)),
@@ -38,7 +40,29 @@ pub(crate) fn read(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyRes
     read.model = objects.model.or(read.model);
     read.log = objects.log.or(read.log);
     read.tools = objects.tools.or(read.tools);
+    warn_of_log(py, &read)?;
     Ok(read)
+}
+
+/// Says at once when the log's file could not be written to: lines are written later, on a thread that can tell nobody.
+pub(crate) fn warn_of_log(py: Python<'_>, options: &Options) -> PyResult<()> {
+    let path = match &options.log {
+        Some(LogOption::Path(path)) => path.clone(),
+        Some(LogOption::DefaultPath) => default_path(),
+        Some(LogOption::Off | LogOption::Sink(_)) | None => return Ok(()),
+    };
+    // What can never be a log is refused as an option; this is about what may change.
+    if refusal(&path).is_some() {
+        return Ok(());
+    }
+    let Some(problem) = problem(&path) else { return Ok(()) };
+    let message = format!(
+        "log lines cannot be written to {}: {problem}; calls go on, and Runtime.dropped_log_lines counts what is lost",
+        path.display()
+    );
+    let warnings = PyModule::import(py, intern!(py, "warnings"))?;
+    warnings.call_method1(intern!(py, "warn"), (message, py.get_type::<PyRuntimeWarning>(), 2))?;
+    Ok(())
 }
 
 /// What answers requests: a callable, or the `complete` method of a provider object.

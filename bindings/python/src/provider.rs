@@ -23,6 +23,7 @@ use cadenza_core::value::Value;
 
 use crate::convert::{map_to_python, to_python, to_value, utf8};
 use crate::coroutines::{self, Caller, Running, Start};
+use crate::serving::{self, Serving};
 use crate::workers::{self, Answer, Unanswered};
 
 /// Bytes of an exception's text that are kept.
@@ -63,27 +64,34 @@ impl CallableModel {
             Some(caller) if self.is_coroutine_function => {
                 let (sender, answer) = oneshot::channel();
                 let started = workers::run(move |py| start(py, caller, &callable, request, sender));
-                (answer, Some(started))
+                (answer.into(), Some(started))
             }
             caller => {
                 let context = match caller {
                     Some(caller) => caller.context,
                     None => Python::try_attach(coroutines::copy_context).flatten(),
                 };
-                (workers::run(move |py| run(py, &callable, request, context)), None)
+                let serving = serving::here();
+                (workers::run(move |py| run(py, &callable, request, context, serving)), None)
             }
         }
     }
 }
 
 /// Calls the callable on this thread.
-fn run(py: Python<'_>, callable: &Py<PyAny>, request: ModelRequest, context: Option<Py<PyAny>>) -> Replied {
+fn run(
+    py: Python<'_>,
+    callable: &Py<PyAny>,
+    request: ModelRequest,
+    context: Option<Py<PyAny>>,
+    serving: Option<Arc<Serving>>,
+) -> Replied {
     let called = Bound::new(py, PyModelRequest { request }).and_then(|request| {
         let args = PyTuple::new(py, [request])?;
         let context = context.as_ref().map(|context| context.bind(py));
-        coroutines::call_here(callable.bind(py), context, &args, None)
+        coroutines::call_here(callable.bind(py), context, serving.as_ref(), &args, None)
     });
-    replied(py, called)
+    replied(py, called, serving.as_ref())
 }
 
 /// Calls the coroutine function on the caller's loop.
@@ -102,13 +110,14 @@ fn start(
             return None;
         }
     };
+    let serving = caller.serving.clone();
     let start = Start { caller, callable: callable.clone_ref(py), args, kwargs: None };
     // A loop that is closed drops the sender, and the waiting side says so.
     start
         .on_loop(
             py,
             Box::new(move |py, result| {
-                let _ = sender.send(replied(py, result));
+                let _ = sender.send(replied(py, result, Some(&serving)));
             }),
         )
         .ok()
@@ -123,6 +132,7 @@ impl Provider for CallableModel {
         Box::pin(async move {
             let deadline = Instant::now() + request.timeout;
             let (answer, started) = self.ask(request);
+            let place = answer.place();
             if tokio::runtime::Handle::try_current().is_ok() {
                 let work = async move {
                     // Held until the answer is there; dropped earlier, it cancels the coroutine.
@@ -132,7 +142,12 @@ impl Provider for CallableModel {
                     };
                     answer.await.unwrap_or_else(|_| Err(lost()))
                 };
-                return bounded(&self.name, request.timeout, cancel, work).await;
+                let replied = bounded(&self.name, request.timeout, cancel, work).await;
+                return if replied.is_err() && place.never_came() && !cancel.is_cancelled() {
+                    Err(busy())
+                } else {
+                    replied
+                };
             }
             // On the synchronous path this is the caller's own thread, and nothing else is polled on it meanwhile.
             match workers::wait(answer, deadline, cancel) {
@@ -140,6 +155,7 @@ impl Provider for CallableModel {
                 Err(Unanswered::Late) => Err(ProviderError::timed_out(&self.name, request.timeout)),
                 Err(Unanswered::Cancelled) => Err(ProviderError::cancelled()),
                 Err(Unanswered::Lost) => Err(lost()),
+                Err(Unanswered::NeverBegan) => Err(busy()),
             }
         })
     }
@@ -151,6 +167,10 @@ impl fmt::Debug for CallableModel {
     }
 }
 
+fn busy() -> ProviderError {
+    ProviderError::new(ProviderErrorClass::Failed, format!("the model callable was not called: {}", workers::BUSY))
+}
+
 fn lost() -> ProviderError {
     ProviderError::new(
         ProviderErrorClass::Failed,
@@ -158,9 +178,10 @@ fn lost() -> ProviderError {
     )
 }
 
-fn replied(py: Python<'_>, result: PyResult<Bound<'_, PyAny>>) -> Replied {
+fn replied(py: Python<'_>, result: PyResult<Bound<'_, PyAny>>, serving: Option<&Arc<Serving>>) -> Replied {
     match result {
         Ok(object) => reply(&object),
+        Err(error) if serving.is_some_and(|serving| serving.ends(py, &error)) => Err(ProviderError::cancelled()),
         Err(error) => Err(failure(py, &error)),
     }
 }

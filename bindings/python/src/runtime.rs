@@ -47,6 +47,12 @@ impl Open {
 ///
 /// Options are keyword arguments, such as Runtime(model="openai:gpt-5.1", language="lua", log="calls.jsonl"); an unknown
 /// one raises cadenza.OptionError. Use it as a context manager, or close() it, to have the log written out.
+///
+/// Which model: model, base_url, api_key, api_key_file, output, language. What is written: log, logging, debug, store,
+/// name, durability. Attempts: max_generation_attempts, execution_repairs, provider_timeout_seconds. One program:
+/// program_timeout_seconds, max_instructions, max_memory_bytes, isolation. One trace: call_timeout_seconds,
+/// max_delegation_depth, max_calls, max_tokens. What is wanted: purpose, deliverable, acceptance, failure_policy,
+/// intent_signature, delegation_contract. And: tools, reuse, namespace. The README describes each.
 #[pyclass(module = "cadenza", name = "Runtime", frozen, weakref)]
 pub(crate) struct PyRuntime {
     runtime: Runtime,
@@ -69,6 +75,7 @@ impl PyRuntime {
         let made = DEFAULT.get_or_try_init(py, || {
             let configured = Config::load().and_then(|config| config.options());
             let options = configured.map_err(|error| option_error_text(py, error.to_string()))?;
+            options::warn_of_log(py, &options)?;
             Py::new(py, Self::of_options(py, options)?)
         })?;
         Ok(made.bind(py))

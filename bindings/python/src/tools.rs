@@ -17,6 +17,7 @@ use crate::convert::{map_to_python, to_value};
 use crate::coroutines::{self, Caller, Start};
 use crate::errors::option_error_text;
 use crate::provider::describe;
+use crate::serving::{self, Serving};
 use crate::workers::{self, Answer, Unanswered};
 
 /// The option `tools`: a list of functions, or a dict from name to function.
@@ -92,6 +93,7 @@ fn call_and_wait(callable: &Arc<Callable>, arguments: Map, bounds: &ToolBounds<'
     let (answer, running): (Answer<Result<Value, String>>, _) = match caller {
         Some(caller) if callable.is_coroutine_function => {
             let (sender, answer) = oneshot::channel();
+            let serving = caller.serving.clone();
             let running = workers::run(move |py| {
                 let kwargs = callable.kwargs(py, &arguments)?.unbind();
                 let function = callable.function.clone_ref(py);
@@ -100,23 +102,25 @@ fn call_and_wait(callable: &Arc<Callable>, arguments: Map, bounds: &ToolBounds<'
                 start.on_loop(
                     py,
                     Box::new(move |py, result| {
-                        let _ = sender.send(returned(py, result));
+                        let _ = sender.send(returned(py, result, Some(&serving)));
                     }),
                 )
             });
-            (answer, Some(running))
+            (answer.into(), Some(running))
         }
         caller => {
             let context = match caller {
                 Some(caller) => caller.context,
                 None => Python::try_attach(coroutines::copy_context).flatten(),
             };
+            let serving = serving::here();
             let answer = workers::run(move |py| {
                 let result = callable.kwargs(py, &arguments).and_then(|kwargs| {
                     let context = context.as_ref().map(|context| context.bind(py));
-                    coroutines::call_here(callable.function.bind(py), context, &PyTuple::empty(py), Some(&kwargs))
+                    let function = callable.function.bind(py);
+                    coroutines::call_here(function, context, serving.as_ref(), &PyTuple::empty(py), Some(&kwargs))
                 });
-                returned(py, result)
+                returned(py, result, serving.as_ref())
             });
             (answer, None)
         }
@@ -136,12 +140,21 @@ fn unanswered(why: Unanswered) -> String {
     match why {
         Unanswered::Late => "gave no answer within the call's time; raise `call_timeout_seconds`".to_owned(),
         Unanswered::Cancelled => "interrupted".to_owned(),
+        Unanswered::NeverBegan => format!("was not called: {}", workers::BUSY),
         Unanswered::Lost => "gave no answer: its event loop was closed, or no thread could be started".to_owned(),
     }
 }
 
-fn returned(py: Python<'_>, result: PyResult<Bound<'_, PyAny>>) -> Result<Value, String> {
-    result.and_then(|object| to_value(&object, "the tool's result")).map_err(|error| describe(py, &error))
+fn returned(
+    py: Python<'_>,
+    result: PyResult<Bound<'_, PyAny>>,
+    serving: Option<&Arc<Serving>>,
+) -> Result<Value, String> {
+    result.and_then(|object| to_value(&object, "the tool's result")).map_err(|error| {
+        // What ends the program is for the caller; the call itself ends as interrupted.
+        let ends = serving.is_some_and(|serving| serving.ends(py, &error));
+        if ends { "interrupted".to_owned() } else { describe(py, &error) }
+    })
 }
 
 impl Callable {

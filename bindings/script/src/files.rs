@@ -8,6 +8,7 @@
 //! | `append(path, text)` | adds to its end, making its folders |
 //! | `exists(path)` | whether a file or folder is there |
 //! | `list(path)` | names in a folder, in order |
+//! | `beside(name)` | the path of a file in the script's own folder |
 //!
 //! Relative paths are relative to the working directory. A failure is an error of the script with path and reason.
 
@@ -15,7 +16,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Names of the functions, for completion.
-pub(crate) const NAMES: [&str; 6] = ["read", "lines", "write", "append", "exists", "list"];
+pub(crate) const NAMES: [&str; 7] = ["read", "lines", "write", "append", "exists", "list", "beside"];
 
 fn failed(function: &str, path: &str, error: impl std::fmt::Display) -> String {
     format!("fs.{function}: {path}: {error}")
@@ -49,6 +50,10 @@ pub(crate) fn append(path: &str, bytes: &[u8]) -> Result<(), String> {
 
 pub(crate) fn exists(path: &str) -> bool {
     Path::new(path).exists()
+}
+
+pub(crate) fn beside(folder: &Path, name: &str) -> String {
+    folder.join(name).display().to_string()
 }
 
 pub(crate) fn list(path: &str) -> Result<Vec<String>, String> {
@@ -107,10 +112,11 @@ mod tests {
         append(&path, b"three").unwrap();
         assert_eq!(lines(&path).unwrap(), ["one", "two", "three"]);
         assert_eq!(read_text(&path).unwrap(), "one\r\ntwo\nthree");
-        assert!(exists(&path) && !exists("/nonexistent/x"));
+        let missing = folder.path().join("missing").display().to_string();
+        assert!(exists(&path) && !exists(&missing));
         assert_eq!(list(&folder.path().display().to_string()).unwrap(), ["a"]);
-        let message = read("/nonexistent/x").unwrap_err();
-        assert!(message.starts_with("fs.read: /nonexistent/x: "), "{message}");
+        let message = read(&missing).unwrap_err();
+        assert!(message.starts_with(&format!("fs.read: {missing}: ")), "{message}");
         write(&path, &[0xff]).unwrap();
         assert!(read_text(&path).unwrap_err().ends_with("it is not UTF-8 text"));
     }

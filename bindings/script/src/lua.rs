@@ -30,7 +30,7 @@ pub(crate) fn run(script: &Script<'_>, runtime: Runtime, console: &Console) -> R
             script.args.iter().map(|arg| lua.create_string(arg).map(LuaValue::String)).collect::<mlua::Result<_>>()?;
         chunk.call::<()>(args)
     })();
-    ran.map_err(|error| failure(&error))
+    ran.map_err(|error| uncaught(&lua, &error))
 }
 
 /// A trusted VM whose modules lie in `folder`.
@@ -38,13 +38,57 @@ pub(crate) fn vm(host: &Arc<Trusted>, folder: &Path) -> mlua::Result<Lua> {
     let lua = Lua::new();
     let tools = lua.create_function({
         let host = host.clone();
-        move |lua, options: LuaValue| tools::adapted(lua, &host, options)
+        move |lua, (options, reachable): (LuaValue, Function)| {
+            if host.is_crowded() {
+                // What the script dropped has to be collected before it is known to be unreachable.
+                lua.gc_collect()?;
+                host.keep_only(&reachable.call::<Vec<u32>>(())?.into_iter().collect());
+            }
+            tools::adapted(lua, &host, options)
+        }
     })?;
     install_script_adapting(&lua, host.clone(), Some(tools))?;
+    interruptible(&lua, host.clone(), None);
     let globals = lua.globals();
-    globals.raw_set("fs", fs(&lua)?)?;
+    let remembering = lua.load(REMEMBERING).set_name("=cadenza").into_function()?;
+    globals.raw_set("error", remembering.call::<Function>((globals.raw_get::<Function>("error")?, thrown(&lua)?))?)?;
+    globals.raw_set("fs", fs(&lua, folder.to_owned())?)?;
     globals.raw_set("require", require(&lua, folder.to_owned())?)?;
     Ok(lua)
+}
+
+/// `error` that remembers tables: the interpreter tells the host of an uncaught one nothing but its address.
+const REMEMBERING: &str = "
+    local raise, thrown = ...
+    return function(what, level)
+        if type(what) == 'table' then thrown[1] = what end
+        if level == nil then level = 1 end
+        if type(level) == 'number' and level > 0 then level += 1 end
+        raise(what, level)
+    end";
+
+/// Holds the table that was thrown last.
+fn thrown(lua: &Lua) -> mlua::Result<Table> {
+    const NAME: &str = "cadenza.thrown";
+    if let LuaValue::Table(table) = lua.named_registry_value::<LuaValue>(NAME)? {
+        return Ok(table);
+    }
+    let table = lua.create_table()?;
+    lua.set_named_registry_value(NAME, &table)?;
+    Ok(table)
+}
+
+/// Lets the host stop the VM at its safepoints: a function that works as a tool, and the input of a session.
+fn interruptible(lua: &Lua, host: Arc<Trusted>, input: Option<Arc<Mutex<CancelToken>>>) {
+    lua.set_interrupt(move |_| {
+        if let Some(why) = host.out_of_bounds() {
+            return Err(mlua::Error::runtime(why));
+        }
+        match &input {
+            Some(input) if input.lock().is_cancelled() => Err(mlua::Error::runtime("interrupted")),
+            Some(_) | None => Ok(VmState::Continue),
+        }
+    });
 }
 
 /// `@` makes Luau name the file as it is.
@@ -52,7 +96,7 @@ fn chunk_name(path: &Path) -> String {
     format!("@{}", path.display())
 }
 
-fn fs(lua: &Lua) -> mlua::Result<Table> {
+fn fs(lua: &Lua, folder: PathBuf) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     let add = |name: &str, function: mlua::Result<Function>| table.raw_set(name, function?);
     add("read", lua.create_function(|lua, path: String| lua.create_string(raised(files::read(&path))?)))?;
@@ -67,6 +111,7 @@ fn fs(lua: &Lua) -> mlua::Result<Table> {
     )?;
     add("exists", lua.create_function(|_, path: String| Ok(files::exists(&path))))?;
     add("list", lua.create_function(|lua, path: String| lua.create_sequence_from(raised(files::list(&path))?)))?;
+    add("beside", lua.create_function(move |_, name: String| Ok(files::beside(&folder, &name))))?;
     table.set_readonly(true);
     Ok(table)
 }
@@ -125,6 +170,25 @@ pub(crate) fn failure(error: &mlua::Error) -> ScriptError {
     ScriptError::Failed { message, traceback: frames }
 }
 
+/// The failure of a script's own code. A table that nothing caught is told as JSON.
+pub(crate) fn uncaught(lua: &Lua, error: &mlua::Error) -> ScriptError {
+    let failure = failure(error);
+    let ScriptError::Failed { message, traceback } = &failure else { return failure };
+    let told = || -> mlua::Result<Option<String>> {
+        let LuaValue::Table(table) = thrown(lua)?.raw_get::<LuaValue>(1)? else { return Ok(None) };
+        // All that an uncaught table says of itself is its address.
+        let address = message.rsplit_once("0x").and_then(|(_, digits)| usize::from_str_radix(digits, 16).ok());
+        if address != Some(table.to_pointer().addr()) {
+            return Ok(None);
+        }
+        let encode: Function = lua.globals().raw_get::<Table>("json")?.raw_get("encode")?;
+        encode.call::<String>(table).map(Some)
+    };
+    let Ok(Some(json)) = told() else { return failure };
+    let place = traceback.first().and_then(|frame| frame.split_once(": ")).map(|(place, _)| format!("{place}: "));
+    ScriptError::Failed { message: format!("{}{json}", place.unwrap_or_default()), traceback: traceback.clone() }
+}
+
 /// Whether a line of a traceback is about the script, and not about native functions or the surface's own text.
 fn is_of_script(frame: &str) -> bool {
     !frame.is_empty() && frame != "stack traceback:" && !frame.starts_with("[C]") && !frame.starts_with("cadenza:")
@@ -163,10 +227,7 @@ impl LuaSession {
         let host = Arc::new(Trusted::new(runtime, console, true));
         let lua = vm(&host, Path::new(".")).map_err(|error| failure(&error))?;
         let cancel = Arc::new(Mutex::new(console.cancel().clone()));
-        let watched = cancel.clone();
-        lua.set_interrupt(move |_| {
-            if watched.lock().is_cancelled() { Err(mlua::Error::runtime("interrupted")) } else { Ok(VmState::Continue) }
-        });
+        interruptible(&lua, host.clone(), Some(cancel.clone()));
         let mut session = Self { lua, host, cancel, builtin: Vec::new() };
         session.builtin = session.names();
         Ok(session)
@@ -181,6 +242,8 @@ impl LuaSession {
         let as_expression = self.lua.load(format!("return {source}")).set_name("=input").into_function();
         let chunk = match as_expression {
             Ok(chunk) => chunk,
+            // It ends in an operator, say: no statement does.
+            Err(error) if is_incomplete(&error, &source) => return Ok(Evaluated::Incomplete),
             Err(_) => match self.lua.load(source.as_str()).set_name("=input").into_function() {
                 Ok(chunk) => chunk,
                 Err(error) if is_incomplete(&error, &source) => return Ok(Evaluated::Incomplete),
@@ -191,7 +254,7 @@ impl LuaSession {
         match result {
             Ok(values) => self.shown(values).map(Evaluated::Value).map_err(|error| failure(&error)),
             Err(_) if self.host.is_cancelled() => Err(ScriptError::Interrupted),
-            Err(error) => Err(failure(&error)),
+            Err(error) => Err(uncaught(&self.lua, &error)),
         }
     }
 

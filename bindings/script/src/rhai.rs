@@ -47,7 +47,7 @@ pub(crate) fn engine(host: &Arc<Trusted>, folder: &Path) -> Result<Engine, Scrip
     engine.set_optimization_level(OptimizationLevel::None);
     engine.set_module_resolver(Folder { path: folder.to_owned(), loaded: Mutex::default() });
     install_script(&mut engine, host.clone()).map_err(ScriptError::failed)?;
-    engine.register_static_module("fs", fs().into());
+    engine.register_static_module("fs", fs(folder.to_owned()).into());
     let printer = host.clone();
     engine.on_print(move |text| printer.print(text));
     let printer = host.clone();
@@ -133,7 +133,7 @@ fn raised<T>(context: &NativeCallContext, result: Result<T, String>) -> Raised<T
     result.map_err(|message| EvalAltResult::ErrorRuntime(message.into(), context.call_position()).into())
 }
 
-fn fs() -> Module {
+fn fs(folder: PathBuf) -> Module {
     type Context<'a> = NativeCallContext<'a>;
     let mut module = Module::new();
     let own = FuncRegistration::new;
@@ -153,6 +153,7 @@ fn fs() -> Module {
     own("append")
         .set_into_module(&mut module, |at: Context, path: &str, bytes: Blob| raised(&at, files::append(path, &bytes)));
     own("exists").set_into_module(&mut module, files::exists);
+    own("beside").set_into_module(&mut module, move |name: &str| files::beside(&folder, name));
     own("list").set_into_module(&mut module, move |at: Context, path: &str| -> Raised<Array> {
         raised(&at, files::list(path)).map(list)
     });

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use cadenza_core::tools::Tool;
+use cadenza_core::tools::{Tool, ToolBounds};
 use cadenza_core::value::{Map, Value};
 use mlua::{Function, Lua, LuaString, Table, Value as LuaValue};
 
@@ -20,9 +20,21 @@ use crate::lua::failure;
 /// What a tool without words of its own is described as.
 const DESCRIPTION: &str = "a function of the user's script";
 
+/// What may stand in the place of a function, for options that take one in other languages.
+const INSTEAD: [(&str, &str); 2] = [
+    ("model", "a script's function cannot be a model; name one, such as \"openai:NAME\" or \"library\""),
+    ("log", "a script's function cannot take log lines; name a file, or write true for the default one"),
+];
+
 /// `true` and the options as data, or `false` and why not.
-pub(crate) fn adapted(lua: &Lua, host: &Trusted, options: LuaValue) -> mlua::Result<(bool, LuaValue)> {
+pub(crate) fn adapted(lua: &Lua, host: &Arc<Trusted>, options: LuaValue) -> mlua::Result<(bool, LuaValue)> {
     let LuaValue::Table(given) = &options else { return Ok((true, options)) };
+    for (name, instead) in INSTEAD {
+        if given.raw_get::<LuaValue>(name)?.is_function() {
+            let message = format!("option {name:?}: {instead}");
+            return Ok((false, LuaValue::String(lua.create_string(message)?)));
+        }
+    }
     let LuaValue::Table(tools) = given.raw_get::<LuaValue>("tools")? else { return Ok((true, options)) };
     let numbers = lua.create_table()?;
     for pair in tools.pairs::<LuaValue, LuaValue>() {
@@ -42,7 +54,7 @@ pub(crate) fn adapted(lua: &Lua, host: &Trusted, options: LuaValue) -> mlua::Res
 }
 
 /// The number under which the tool is kept, or why it is refused.
-fn kept(lua: &Lua, host: &Trusted, name: &LuaValue, tool: LuaValue) -> mlua::Result<Result<i64, String>> {
+fn kept(lua: &Lua, host: &Arc<Trusted>, name: &LuaValue, tool: LuaValue) -> mlua::Result<Result<i64, String>> {
     let usage = "tools are named functions: tools = { fetch = function(args) ... end }";
     let LuaValue::String(name) = name else { return Ok(Err(usage.to_owned())) };
     let name = name.to_string_lossy();
@@ -65,22 +77,24 @@ fn kept(lua: &Lua, host: &Trusted, name: &LuaValue, tool: LuaValue) -> mlua::Res
     };
     let description = description.map_or_else(|| DESCRIPTION.to_owned(), |text| text.to_string_lossy());
     let parameters = parameters.unwrap_or_else(|| Map::from([("type".to_owned(), "object".into())]).into());
-    let handler = handler(lua.clone(), function, std::thread::current().id());
-    Ok(Tool::new(&name, &description, parameters, move |arguments, _| handler(arguments))
+    let handler = handler(lua.clone(), host, function, std::thread::current().id());
+    Ok(Tool::new(&name, &description, parameters, move |arguments, bounds| handler(arguments, bounds))
         .map(|tool| host.keep_tool(tool))
         .map_err(|error| error.to_string()))
 }
 
-type Handler = Arc<dyn Fn(Map) -> Result<Value, String> + Send + Sync>;
+type Handler = Arc<dyn Fn(Map, &ToolBounds<'_>) -> Result<Value, String> + Send + Sync>;
 
-fn handler(lua: Lua, function: Function, thread: ThreadId) -> Handler {
-    // Weak, or the VM would keep itself alive through its own tools.
-    let lua = lua.weak();
-    Arc::new(move |arguments: Map| -> Result<Value, String> {
+fn handler(lua: Lua, host: &Arc<Trusted>, function: Function, thread: ThreadId) -> Handler {
+    // Weak, or the VM and its host would keep themselves alive through their own tools.
+    let (lua, host) = (lua.weak(), Arc::downgrade(host));
+    Arc::new(move |arguments: Map, bounds: &ToolBounds<'_>| -> Result<Value, String> {
         if std::thread::current().id() != thread {
             return Err("a script's function can only be called on the script's own thread".to_owned());
         }
-        let lua = lua.try_upgrade().ok_or("the script is over")?;
+        let (lua, host) = lua.try_upgrade().zip(host.upgrade()).ok_or("the script is over")?;
+        // The VM's interrupt looks at the bounds while the function runs.
+        let _bounded = host.bounded(bounds);
         let called = || -> mlua::Result<LuaValue> {
             let decode: Function = lua.globals().raw_get::<Table>("json")?.raw_get("decode")?;
             function.call(decode.call::<LuaValue>(Value::Map(arguments).to_json())?)

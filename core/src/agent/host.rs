@@ -3,6 +3,7 @@
 //! A program's host gives nothing beyond its own call: budgets and trace always continue, options that concern the host
 //! machine (models, logs, tools) cannot be set, and the context is the attempt's.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -469,12 +470,19 @@ fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as i64)
 }
 
-/// The host of a user's own script: trusted, with every option, and with agents that live as long as the script.
+/// The host of a user's own script: trusted, with every option, and with agents that live as long as the script, or until
+/// [`ScriptHost::keep_only`] says that it has no use for them any more.
 pub struct ScriptHost {
     runtime: Runtime,
     cancel: CancelToken,
-    /// `AgentRef(n)` is number n - 1; a script has no agent of its own.
-    agents: RwLock<Vec<Agent>>,
+    agents: RwLock<Adopted>,
+}
+
+/// The agents of a script by their references. A script has no agent of its own: the first is number 1.
+#[derive(Default)]
+struct Adopted {
+    last: u32,
+    known: BTreeMap<u32, Agent>,
 }
 
 impl ScriptHost {
@@ -485,7 +493,7 @@ impl ScriptHost {
 
     /// The agent behind a reference; for surfaces that hold both.
     pub fn agent(&self, agent: AgentRef) -> Option<Agent> {
-        self.agents.read().get((agent.0 as usize).checked_sub(1)?).cloned()
+        self.agents.read().known.get(&agent.0).cloned()
     }
 
     fn known(&self, agent: AgentRef) -> Result<Agent, HostError> {
@@ -495,14 +503,29 @@ impl ScriptHost {
     /// The reference of an agent that a host made for the script: with tools, which have no data form.
     pub fn adopt(&self, agent: Agent) -> AgentRef {
         let mut agents = self.agents.write();
-        agents.push(agent);
-        AgentRef(agents.len() as u32)
+        agents.last += 1;
+        let reference = agents.last;
+        agents.known.insert(reference, agent);
+        AgentRef(reference)
+    }
+
+    /// How many agents the script has references to, as far as this host knows.
+    pub fn agents(&self) -> usize {
+        self.agents.read().known.len()
+    }
+
+    /// Lets go of every agent but these: the script cannot reach the others any more.
+    pub fn keep_only(&self, references: &BTreeSet<u32>) {
+        let unreachable = |number: &u32, _: &mut Agent| !references.contains(number);
+        let gone: Vec<Agent> = self.agents.write().known.extract_if(.., unreachable).map(|(_, agent)| agent).collect();
+        // Freed outside the lock: tools of the script go with them.
+        drop(gone);
     }
 
     /// The reference of an agent that may have one already.
     fn find_or_adopt(&self, agent: Agent) -> AgentRef {
-        let known = self.agents.read().iter().position(|other| other.is(&agent));
-        known.map_or_else(|| self.adopt(agent), |known| AgentRef(known as u32 + 1))
+        let known = self.agents.read().known.iter().find(|(_, other)| other.is(&agent)).map(|(number, _)| *number);
+        known.map_or_else(|| self.adopt(agent), AgentRef)
     }
 }
 

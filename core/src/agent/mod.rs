@@ -153,7 +153,7 @@ pub enum UseError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// A role.
-    #[error("a role is 1 to 1024 bytes of text, got {0:?}")]
+    #[error("a role is 1 to 1024 bytes of text without control characters, got {0:?}")]
     Role(String),
     /// Arguments.
     #[error("a setter takes exactly one value, got {0}")]
@@ -179,7 +179,7 @@ impl Agent {
         levels: i32,
         name: Option<&str>,
     ) -> Result<Self, UseError> {
-        if role.trim().is_empty() || role.len() > 1024 {
+        if role.trim().is_empty() || role.len() > 1024 || role.chars().any(char::is_control) {
             return Err(UseError::Role(role.chars().take(40).collect()));
         }
         refuse_bad_acceptance(&runtime, &settings)?;

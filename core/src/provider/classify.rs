@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value as Json;
 
 use super::{ProviderError, ProviderErrorClass};
+use crate::log::printable;
 
 /// Longest wait that is taken from a server's word.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -260,7 +261,8 @@ impl Evidence {
             text.push_str(": ");
             text.push_str(&self.message);
         }
-        text
+        // The server's words end on terminals.
+        printable(&text).into_owned()
     }
 }
 

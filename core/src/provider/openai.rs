@@ -258,6 +258,12 @@ fn endpoint(base_url: &str) -> Result<Url, OpenAiError> {
     if !url.username().is_empty() || url.password().is_some() {
         return Err(wrong("it holds a password; pass the key as `api_key`"));
     }
+    // Before the path is added to it: a question mark makes the path part of the query.
+    if base_url.contains(['?', '#']) {
+        return Err(wrong(
+            "it has a query (`?`) or a fragment (`#`); write the address alone, and the key as `api_key`",
+        ));
+    }
     Ok(url)
 }
 
@@ -388,7 +394,7 @@ fn start_of(text: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenAiError {
     /// Not a base URL. The URL itself is not repeated: it may hold a password.
-    #[error("`base_url` cannot be used: {why}")]
+    #[error("the address cannot be used: {why}")]
     BaseUrl {
         /// What is wrong with it.
         why: String,

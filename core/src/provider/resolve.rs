@@ -169,6 +169,11 @@ impl Kind {
     }
 }
 
+/// The names that this build can reach.
+fn available() -> Vec<&'static str> {
+    Kind::ALL.into_iter().filter(|kind| kind.works()).map(Kind::as_str).collect()
+}
+
 /// The provider that a spec stands for.
 ///
 /// The order of a default is: `CADENZA_MODEL`, the configuration file, the first key in the environment whose provider
@@ -255,7 +260,7 @@ fn named(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, 
 
 #[cfg(feature = "http")]
 fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
-    use super::openai::{OPENAI_BASE_URL, OpenAi, OpenAiSettings};
+    use super::openai::{OPENAI_BASE_URL, OpenAi, OpenAiError, OpenAiSettings};
 
     let official = kind == Kind::OpenAi;
     // A target of a list says its own address: `openai-compatible:NAME@http://host/v1`.
@@ -289,7 +294,11 @@ fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<d
         output: settings.output,
         official,
     };
-    let provider = OpenAi::new(settings).map_err(|error| ResolveProblem::Settings { why: error.to_string() })?;
+    let provider = OpenAi::new(settings).map_err(|error| match error {
+        OpenAiError::BaseUrl { .. } => ResolveProblem::BaseUrl { why: error.to_string() },
+        OpenAiError::Key => ResolveProblem::Key { why: error.to_string() },
+        OpenAiError::Header { .. } => ResolveProblem::Settings { why: error.to_string() },
+    })?;
     Ok(Arc::new(provider))
 }
 
@@ -353,11 +362,45 @@ pub struct ResolveError {
     pub problem: ResolveProblem,
 }
 
+impl ResolveError {
+    /// The option that has to change.
+    pub fn option(&self) -> &'static str {
+        match &self.problem {
+            ResolveProblem::BaseUrl { .. } => "base_url",
+            ResolveProblem::Key { .. } => "api_key",
+            ResolveProblem::KeyFile { .. } => "api_key_file",
+            ResolveProblem::Unknown { .. }
+            | ResolveProblem::Later { .. }
+            | ResolveProblem::NotBuilt { .. }
+            | ResolveProblem::NoModelName { .. }
+            | ResolveProblem::LibraryHasNoModels { .. }
+            | ResolveProblem::NoBaseUrl
+            | ResolveProblem::NoKey { .. }
+            | ResolveProblem::NoTargets
+            | ResolveProblem::Settings { .. } => "model",
+        }
+    }
+
+    /// The message for a host that names the option itself.
+    pub fn message(&self) -> String {
+        match (self.origin, &self.problem) {
+            // What named the model says nothing about its address or key.
+            (Origin::Option, problem)
+            | (
+                _,
+                problem
+                @ (ResolveProblem::BaseUrl { .. } | ResolveProblem::Key { .. } | ResolveProblem::KeyFile { .. }),
+            ) => problem.to_string(),
+            (Origin::Environment(_) | Origin::ConfigurationFile | Origin::Default, _) => self.to_string(),
+        }
+    }
+}
+
 /// What is wrong with a model's name or settings. No secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveProblem {
     /// No such provider.
-    #[error("no provider `{name}`{hint} (write `provider:name`; providers: {})", PROVIDERS.join(", "))]
+    #[error("no provider `{name}`{hint} (write `provider:name`; providers: {})", available().join(", "))]
     Unknown {
         /// What was asked for.
         name: String,
@@ -416,6 +459,18 @@ pub enum ResolveProblem {
     /// A list without targets, or with a target that is not named.
     #[error("a list of models names each of its models, and at least one")]
     NoTargets,
+    /// An address that cannot be one.
+    #[error("{why}")]
+    BaseUrl {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A key that cannot be one.
+    #[error("{why}")]
+    Key {
+        /// What is wrong with it.
+        why: String,
+    },
     /// Settings that the provider refuses.
     #[error("{why}")]
     Settings {

@@ -327,7 +327,10 @@ impl Options {
             "logging" => {
                 self.logging = Some(match value {
                     Value::Bool(on) => *on,
-                    other => one_of("logging", other, &[("enabled", true), ("disabled", false)])?,
+                    // The words of scenario files.
+                    Value::String(word) if word == "enabled" => true,
+                    Value::String(word) if word == "disabled" => false,
+                    other => return Err(invalid("logging", "true or false", other)),
                 });
             }
             "debug" => self.debug = Some(value.as_bool().ok_or_else(|| invalid("debug", "true or false", value))?),
@@ -502,6 +505,7 @@ mod tests {
         for (json, expected) in [
             (r#"{"language":"ruby"}"#, r#"option "language": expected "lua" or "rhai", got "ruby""#),
             (r#"{"max_calls":0}"#, r#"option "max_calls": expected a whole number from 1 to 1000000, got 0"#),
+            (r#"{"logging":0}"#, r#"option "logging": expected true or false, got 0"#),
             (r#"{"debug":"yes"}"#, r#"option "debug": expected true or false, got "yes""#),
             (r#"{"provider_timeout_seconds":0}"#, "expected a number of seconds from 0.001 to 86400, got 0"),
             (r#"{"store":"postgres://x"}"#, r#"option "store" is not available in this version"#),

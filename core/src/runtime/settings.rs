@@ -19,7 +19,7 @@ use crate::provider::{self, ModelSettings, ModelSpec, Provider, Resolved};
 use crate::runtime::driver;
 use crate::runtime::options::{LogOption, OptionError, Options, Reuse, StoreOption};
 use crate::store::Store;
-use crate::tools::ToolSet;
+use crate::tools::{Tool, ToolSet};
 use crate::value::{Map, Value};
 
 /// What an agent works with. Private to the runtime's own crate: users set [`Options`].
@@ -104,6 +104,10 @@ impl Settings {
         let (tools, tool_docs) = match options.tools {
             None => (self.tools.clone(), self.tool_docs.clone()),
             Some(tools) => {
+                if let Some(twice) = duplicate(&tools) {
+                    let message = format!("{twice:?} is there twice; programs know tools by their names");
+                    return Err(OptionError::Invalid { name: "tools", message });
+                }
                 let tools = ToolSet::new(tools);
                 let docs = tool_docs(&tools);
                 (Arc::new(tools), Arc::new(docs))
@@ -118,8 +122,8 @@ impl Settings {
             log: match options.log {
                 None => self.log.clone(),
                 Some(LogOption::Off) => None,
-                Some(LogOption::DefaultPath) => Some(BackgroundLog::shared(&log::default_path())),
-                Some(LogOption::Path(path)) => Some(BackgroundLog::shared(&path)),
+                Some(LogOption::DefaultPath) => Some(open_log(&log::default_path())?),
+                Some(LogOption::Path(path)) => Some(open_log(&path)?),
                 Some(LogOption::Sink(sink)) => Some(sink),
             },
             logging: options.logging.unwrap_or(self.logging),
@@ -201,6 +205,24 @@ fn read_lock() -> Result<Lock, OptionError> {
         .map_err(|error| OptionError::Invalid { name: "reuse", message: error.to_string() })
 }
 
+/// A name that two tools have.
+fn duplicate(tools: &[Arc<Tool>]) -> Option<&str> {
+    let mut names: Vec<&str> = tools.iter().map(|tool| &**tool.name()).collect();
+    names.sort_unstable();
+    names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+}
+
+fn open_log(path: &Path) -> Result<Arc<dyn LogSink>, OptionError> {
+    match log::refusal(path) {
+        None => Ok(BackgroundLog::shared(path)),
+        Some(why) => {
+            let message =
+                format!("{} cannot be a log: {why}; name a file, which is made when it is missing", path.display());
+            Err(OptionError::Invalid { name: "log", message })
+        }
+    }
+}
+
 #[cfg(feature = "sqlite")]
 fn open_store(path: &Path) -> Result<Arc<dyn Store>, OptionError> {
     match crate::store::SqliteStore::open(path) {
@@ -246,7 +268,7 @@ pub(crate) fn resolve_model(model: &ModelSpec, options: &Options) -> Result<Reso
         environment: Some(&environment),
     };
     provider::resolve(model, &settings)
-        .map_err(|error| OptionError::Invalid { name: "model", message: error.to_string() })
+        .map_err(|error| OptionError::Invalid { name: error.option(), message: error.message() })
 }
 
 fn fingerprint(delegation: &DelegationContract, tools: &ToolSet) -> Digest {

@@ -3,11 +3,12 @@
 use std::io::{IsTerminal as _, Write as _};
 
 use cadenza_core::cancel::CancelToken;
+use cadenza_core::log::printable;
 use cadenza_core::outcome::{AgentOutcome, Metadata, Outcome, Reason};
 use cadenza_core::runtime::options::Options;
 use cadenza_core::value::{Map, Value};
 
-use super::say;
+use super::{say, say_json};
 use crate::failure::{Exit, Failure};
 use crate::options::{AgentOptions, split};
 use crate::style::Style;
@@ -57,7 +58,7 @@ impl Call {
         runtime.flush();
         let outcome = called.map_err(Failure::usage)?;
         if self.json {
-            say(&Value::Map(outcome.to_map()).to_json());
+            say_json(&Value::Map(outcome.to_map()));
         } else {
             print(&outcome, context.style);
         }
@@ -78,12 +79,20 @@ fn entries(texts: &[String], flag: &str) -> Result<Map, Failure> {
 fn print(outcome: &Outcome, style: Style) {
     match outcome.error() {
         None => match outcome.value() {
+            // A program that reads it gets it as it is; a terminal would obey it.
+            Value::String(text) if std::io::stdout().is_terminal() => say(&printable(text)),
             Value::String(text) => say(text),
-            other => say(&other.to_json()),
+            other => say_json(other),
         },
         Some(error) => {
             let mut stderr = std::io::stderr().lock();
-            drop(writeln!(stderr, "{} {}: {}", style.bad("error:"), error.error_type, error.message));
+            drop(writeln!(
+                stderr,
+                "{} {}: {}",
+                style.bad("error:"),
+                printable(&error.error_type.to_string()),
+                printable(&error.message)
+            ));
         }
     }
     if let Some(metadata) = &outcome.metadata
@@ -95,13 +104,13 @@ fn print(outcome: &Outcome, style: Style) {
 }
 
 fn summary(outcome: &Outcome, metadata: &Metadata) -> String {
-    let mut summary =
-        format!("{}.{}: {} in {}", outcome.role, outcome.method, metadata.source.as_str(), metadata.language);
+    let (role, method) = (printable(&outcome.role), printable(&outcome.method));
+    let mut summary = format!("{role}.{method}: {} in {}", metadata.source.as_str(), metadata.language);
     if metadata.tokens > 0 {
         summary.push_str(&format!(", {} tokens", metadata.tokens));
     }
     if let Some(note) = &metadata.note {
-        summary.push_str(&format!("; {note}"));
+        summary.push_str(&format!("; {}", printable(note)));
     }
     summary
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cadenza_core::value::Value;
 
-use super::say;
+use super::{say, say_json};
 use crate::Context;
 use crate::failure::{Exit, Failure};
 use crate::logfile::{Entry, LogFile};
@@ -54,9 +54,13 @@ impl Calls {
             let mut shown = 0;
             while let Some(entry) = waiting.pop().filter(|_| shown < log.entries.len()) {
                 shown += 1;
-                say(&Value::Map(entry.fields().clone()).to_json());
+                say_json(&Value::Map(entry.fields().clone()));
                 waiting.extend(trees.children(entry).iter().rev());
             }
+        }
+        if roots.is_empty() && !self.json {
+            let none = if log.entries.is_empty() { "no calls" } else { "no calls fit" };
+            say(&context.style.faint(none));
         }
         if skipped > 0 && !self.json {
             say(&context.style.faint(&format!("{skipped} earlier; show more with -n")));

@@ -1,11 +1,12 @@
 //! `cadenza config`.
 
+use cadenza_core::log::printable_json;
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::Origin;
 use cadenza_core::runtime::options::NAMES;
 use cadenza_core::value::{Map, Value};
 
-use super::say;
+use super::{say, say_json};
 use crate::Context;
 use crate::failure::{Exit, Failure};
 use crate::options::AgentOptions;
@@ -67,7 +68,7 @@ impl ConfigCommand {
                 ("options".to_owned(), Value::Map(options.collect())),
                 ("notes".to_owned(), Value::List(notes)),
             ]);
-            say(&Value::Map(whole).to_json());
+            say_json(&Value::Map(whole));
             return Ok(Exit::Ok);
         }
         let file = config.file().map_or("none".to_owned(), |path| path.display().to_string());
@@ -76,7 +77,7 @@ impl ConfigCommand {
         let (names, values) = (width(|row| row.name.len()), width(|row| row.value.to_json().chars().count()));
         for row in &rows {
             let name = context.style.name(&format!("{:names$}", row.name));
-            let value = format!("{:values$}", row.value.to_json());
+            let value = format!("{:values$}", printable_json(&row.value.to_json()));
             say(&format!("{name}  {value}  {}", context.style.faint(&row.origin)));
         }
         for note in &resolved.notes {

@@ -71,7 +71,7 @@ impl Conform {
         let report =
             conform::run(&self.paths, self.programs.as_deref(), &*surface, language).map_err(Failure::usage)?;
         if self.json {
-            say(&report.to_value().to_json());
+            super::say_json(&report.to_value());
         } else {
             say(report.to_text(context.style).trim_end());
         }

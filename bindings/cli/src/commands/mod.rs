@@ -2,6 +2,9 @@
 
 use std::io::Write as _;
 
+use cadenza_core::log::printable_json;
+use cadenza_core::value::Value;
+
 pub mod call;
 pub mod calls;
 pub mod config;
@@ -15,10 +18,16 @@ pub mod show;
 pub mod tail;
 pub mod verify;
 
-/// Prints text to standard output, with a newline. A reader that went away (`| head`) is not a failure.
+/// Prints text to standard output, with a newline. A reader that went away (`| head`) is not a failure. Text that others
+/// wrote goes through [`printable`](cadenza_core::log::printable) first.
 pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     drop(writeln!(out, "{text}"));
+}
+
+/// Prints data as one line of JSON, which means the same to a program and nothing to a terminal.
+pub fn say_json(value: &Value) {
+    say(&printable_json(&value.to_json()));
 }
 
 /// Tells on standard error that a log has lines which are no entries.

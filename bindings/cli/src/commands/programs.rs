@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use cadenza_core::log::printable;
 use cadenza_core::program::Language;
 use cadenza_core::program::registry::Saved;
 use cadenza_core::provider::library::Library;
@@ -61,7 +62,7 @@ impl Programs {
         });
         for shown in &programs {
             if self.json {
-                say(&shown.to_value().to_json());
+                super::say_json(&shown.to_value());
                 continue;
             }
             say(&shown.line(context.style));
@@ -84,7 +85,7 @@ impl Programs {
         })?;
         let mut programs: BTreeMap<(String, String, Language, String), Shown> = BTreeMap::new();
         for entry in log.entries.iter().filter(|entry| !entry.text("code").is_empty()) {
-            let text = |name: &str| entry.text(name).to_owned();
+            let text = |name: &str| entry.data(name).to_owned();
             let key = (text("role"), text("method"), entry.language(), text("code"));
             let shown = programs.entry(key).or_insert_with_key(|(role, method, language, code)| Shown {
                 role: role.clone(),
@@ -146,8 +147,9 @@ fn of_library() -> Vec<Shown> {
 
 impl Shown {
     fn line(&self, style: Style) -> String {
-        let name = format!("{}.{}", style.name(&self.role), style.strong(&self.method));
-        let mut about = format!("{} by {}, {} lines", self.language, self.model, self.code.lines().count());
+        let (role, method, model) = (printable(&self.role), printable(&self.method), printable(&self.model));
+        let name = format!("{}.{}", style.name(&role), style.strong(&method));
+        let mut about = format!("{} by {}, {} lines", self.language, model, self.code.lines().count());
         if self.calls > 0 {
             about.push_str(&format!(", {} calls, {} failed", self.calls, self.failed));
             if let Some(total_ms) = self.total_ms {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use cadenza_core::agent::dispatch::RESERVED;
 use cadenza_core::cancel::CancelToken;
+use cadenza_core::log::printable;
 use cadenza_core::program::Language;
 use cadenza_core::provider::library::Library;
 use cadenza_core::runtime::Runtime;
@@ -177,7 +178,7 @@ impl Interactive {
         match evaluated {
             Ok(Evaluated::Incomplete) => return Next::More,
             Ok(Evaluated::Value(None)) => {}
-            Ok(Evaluated::Value(Some(text))) => say(&text),
+            Ok(Evaluated::Value(Some(text))) => say(&printable(&text)),
             Err(ScriptError::Interrupted) => self.complain("interrupted"),
             Err(error) => self.complain(&Failure::from(error).message),
         }
@@ -202,7 +203,7 @@ impl Interactive {
 
     fn complain(&mut self, message: &str) {
         self.failed = true;
-        drop(writeln!(std::io::stderr().lock(), "{} {message}", self.style.bad("error:")));
+        drop(writeln!(std::io::stderr().lock(), "{} {}", self.style.bad("error:"), printable(message)));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use cadenza_core::log::printable_json;
 use cadenza_core::runtime::replay::replay_stored;
 use cadenza_core::store::Store as _;
 use cadenza_core::value::{Map, Value};
@@ -45,10 +46,15 @@ impl Replay {
                 ("value", value),
             ];
             let fields: Map = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-            say(&Value::Map(fields).to_json());
+            super::say_json(&Value::Map(fields));
         } else {
             let same = context.style.good("the same:");
-            say(&format!("{same} {} {} {}", ended.agent_outcome.as_str(), ended.reason.as_str(), value.to_json()));
+            say(&format!(
+                "{same} {} {} {}",
+                ended.agent_outcome.as_str(),
+                ended.reason.as_str(),
+                printable_json(&value.to_json())
+            ));
         }
         Ok(Exit::Ok)
     }

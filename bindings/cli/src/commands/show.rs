@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cadenza_core::value::Value;
 
-use super::say;
+use super::{say, say_json};
 use crate::failure::{Exit, Failure};
 use crate::logfile::{Entry, LogFile, milliseconds};
 use crate::options::default_log;
@@ -31,7 +31,7 @@ impl Show {
         let log = LogFile::read(&path)?;
         let entry = log.find(&self.call)?;
         if self.json {
-            say(&Value::Map(entry.fields().clone()).to_json());
+            say_json(&Value::Map(entry.fields().clone()));
             return Ok(Exit::Ok);
         }
         let style = context.style;
@@ -39,7 +39,7 @@ impl Show {
         for (name, value) in facts(entry) {
             say(&format!("{}  {value}", style.faint(&format!("{name:>11}"))));
         }
-        if let Some(Value::List(failures)) = entry.fields().get("attempt_failures") {
+        if let Some(Value::List(failures)) = entry.shown().get("attempt_failures") {
             for failure in failures {
                 say(&format!("{}  {}", style.faint("     failed"), attempt(failure)));
             }
@@ -55,7 +55,7 @@ impl Show {
             say(highlight::program(entry.text("code"), entry.language(), style).trim_end());
         }
         for (name, title) in [("context", "context after the call"), ("outcome_value", "value")] {
-            if let Some(value) = entry.fields().get(name) {
+            if let Some(value) = entry.shown().get(name) {
                 say(&heading(title, style));
                 say(&value.to_json());
             }
@@ -94,7 +94,7 @@ fn facts(entry: &Entry) -> Vec<(&'static str, String)> {
         facts.push(("tokens", format!("{} in, {} out", tokens.0, tokens.1)));
     }
     for name in ["args", "kwargs"] {
-        match entry.fields().get(name) {
+        match entry.shown().get(name) {
             Some(Value::List(list)) if !list.is_empty() => facts.push((name, Value::List(list.clone()).to_json())),
             Some(Value::Map(map)) if !map.is_empty() => facts.push((name, Value::Map(map.clone()).to_json())),
             Some(_) | None => {}

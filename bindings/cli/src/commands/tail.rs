@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cadenza_core::cancel::CancelToken;
+use cadenza_core::log::{printable, printable_json};
 
 use super::say;
 use crate::failure::{Exit, Failure};
@@ -58,9 +59,9 @@ impl Tail {
 
     fn show(&self, line: &str, style: Style) {
         if self.json {
-            return say(line);
+            return say(&printable_json(line));
         }
-        let Some(entry) = Entry::parse(line) else { return say(&style.faint(line)) };
+        let Some(entry) = Entry::parse(line) else { return say(&style.faint(&printable(line))) };
         // The time of day, from RFC 3339.
         let time = entry.text("timestamp").get(11..19).unwrap_or_default();
         let id = short_id(entry.text("call_id"));

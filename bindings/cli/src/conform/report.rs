@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use cadenza_core::log::printable;
 use cadenza_core::program::Language;
 use cadenza_core::value::{Map, Value};
 
@@ -79,7 +80,12 @@ impl Report {
             let line = match &result.failure {
                 None => format!("{}  {}", style.good("pass"), result.id),
                 Some(detail) => {
-                    format!("{}  {}\n      {}", style.bad("FAIL"), result.id, detail.replace('\n', "\n      "))
+                    format!(
+                        "{}  {}\n      {}",
+                        style.bad("FAIL"),
+                        result.id,
+                        printable(detail).replace('\n', "\n      ")
+                    )
                 }
             };
             let _ = writeln!(text, "{line}");

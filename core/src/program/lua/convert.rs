@@ -193,6 +193,8 @@ impl From<mlua::Error> for Unreadable {
 pub(super) struct Reader<'a> {
     marks: &'a Marks,
     limits: &'a Limits,
+    /// Whether NaN and infinities are taken, as from any host: a user's script is one.
+    of_host: bool,
     nodes: usize,
     bytes: usize,
     path: Vec<Step>,
@@ -207,7 +209,12 @@ enum Step {
 impl<'a> Reader<'a> {
     /// A reader with the limits of one value.
     pub(super) fn new(marks: &'a Marks, limits: &'a Limits) -> Self {
-        Self { marks, limits, nodes: 0, bytes: 0, path: Vec::new(), ancestors: Vec::new() }
+        Self { marks, limits, of_host: false, nodes: 0, bytes: 0, path: Vec::new(), ancestors: Vec::new() }
+    }
+
+    /// A reader of what a user's script hands in.
+    pub(super) fn of_host(marks: &'a Marks, limits: &'a Limits) -> Self {
+        Self { of_host: true, ..Self::new(marks, limits) }
     }
 
     /// What was read so far, in parts and bytes.
@@ -250,6 +257,9 @@ impl<'a> Reader<'a> {
             return Ok(Value::Float(*original));
         }
         if !number.is_finite() {
+            if self.of_host {
+                return Ok(Value::Float(number));
+            }
             let name = if number.is_nan() { "NaN" } else { "an infinity" };
             return Err(self.refuse(&format!("{name} has no JSON form")));
         }

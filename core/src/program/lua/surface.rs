@@ -219,7 +219,7 @@ fn values(host: &Primitives<'_>) -> mlua::Result<()> {
         Ok(to_lua(lua, marks, &Value::Map(outcome_from(marks, job.limits, &outcome)?.to_map()))?)
     })?;
     host.add("encode", |lua, marks, job, value: LuaValue| {
-        let value = read(marks, job, &value, "json.encode")?;
+        let value = read_with(Reader::new(marks, job.limits), job, &value, "json.encode")?;
         Ok(lua.create_string(value.to_json())?)
     })?;
     host.add("decode", |lua, marks, job, text: LuaString| {
@@ -356,7 +356,12 @@ fn ask_seen<R>(
 }
 
 fn read(marks: &Marks, job: &Job<'_>, value: &LuaValue, place: &str) -> Answer<Value> {
-    let mut reader = Reader::new(marks, job.limits);
+    let of_script = job.limits.max_value_bytes == usize::MAX;
+    let reader = if of_script { Reader::of_host } else { Reader::new };
+    read_with(reader(marks, job.limits), job, value, place)
+}
+
+fn read_with(mut reader: Reader<'_>, job: &Job<'_>, value: &LuaValue, place: &str) -> Answer<Value> {
     let data = reader.read(value, None).map_err(|error| match error {
         Unreadable::Refused(why) => Denied::Refused(format!("{place}: {why}")),
         Unreadable::Lua(error) => Denied::Lua(error),
@@ -468,7 +473,8 @@ pub fn install_script(lua: &Lua, host: Arc<dyn Host>) -> mlua::Result<()> {
 }
 
 /// [`install_script`] with a say in options: `adapt` is called with what a script wrote as options of an agent, and
-/// answers `true` and what to read in its place, or `false` and a message that is raised at the script's own line.
+/// answers `true` and what to read in its place, or `false` and a message that is raised at the script's own line. Its
+/// second argument is a function that gives the numbers of the agents that the script can still reach.
 pub fn install_script_adapting(lua: &Lua, host: Arc<dyn Host>, adapt: Option<Function>) -> mlua::Result<()> {
     static LIMITS: LazyLock<Limits> = LazyLock::new(script_limits);
     static CANCEL: LazyLock<CancelToken> = LazyLock::new(CancelToken::default);

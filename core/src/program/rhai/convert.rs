@@ -22,15 +22,25 @@ pub(super) struct Caps {
     pub(super) bytes: usize,
     pub(super) nodes: usize,
     pub(super) depth: usize,
+    /// Whether NaN and infinities are taken, as from any host: a user's script is one.
+    pub(super) of_host: bool,
 }
 
 impl Caps {
     pub(super) fn of(limits: &Limits) -> Self {
-        Self { bytes: limits.max_value_bytes, nodes: limits.max_value_nodes, depth: limits.max_value_depth }
+        Self {
+            bytes: limits.max_value_bytes,
+            nodes: limits.max_value_nodes,
+            depth: limits.max_value_depth,
+            of_host: false,
+        }
     }
 
     /// For trusted scripts: only the native stack is protected.
-    pub(super) const TRUSTED: Self = Self { bytes: usize::MAX, nodes: usize::MAX, depth: MAX_DEPTH_IN };
+    pub(super) const TRUSTED: Self = Self { bytes: usize::MAX, nodes: usize::MAX, depth: MAX_DEPTH_IN, of_host: false };
+
+    /// For what a trusted script hands to its host.
+    pub(super) const OF_SCRIPT: Self = Self { of_host: true, ..Self::TRUSTED };
 }
 
 /// Why a value cannot cross: where, and what it is.
@@ -139,7 +149,7 @@ impl Walk {
         }
         if let Ok(number) = value.as_float() {
             self.grow(8)?;
-            return if number.is_finite() {
+            return if number.is_finite() || self.caps.of_host {
                 Ok(Value::Float(number))
             } else {
                 Err(self.refuse(format!("{number} has no JSON form")))

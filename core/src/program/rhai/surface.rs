@@ -41,6 +41,24 @@ const AGENT_METHODS: [&str; 14] = [
 const NOT_SET: [&str; 9] =
     ["for_role", "for", "role", "remember", "runtime_context", "delegate", "tool", "responds_to", "call"];
 
+/// Options that take functions in other host languages, and what a Rhai script may do.
+const SCRIPT_INSTEAD: [(&str, &str); 3] = [
+    ("model", "a script's function cannot be a model; name one, such as \"openai:NAME\" or \"library\""),
+    ("log", "a script's function cannot take log lines; name a file, or write true for the default one"),
+    ("tools", "functions of a Rhai script cannot be tools; those of Lua scripts, Python and Rust can"),
+];
+
+/// Whether it is a function, or a list or map with one in it.
+fn holds_function(value: &Dynamic) -> bool {
+    if let Ok(list) = value.as_array_ref() {
+        return list.iter().any(Dynamic::is_fnptr);
+    }
+    if let Ok(map) = value.as_map_ref() {
+        return map.values().any(Dynamic::is_fnptr);
+    }
+    value.is_fnptr()
+}
+
 /// How a function reaches its host.
 #[derive(Clone)]
 pub(super) enum Reach {
@@ -65,8 +83,21 @@ impl Reach {
     fn caps(&self) -> Caps {
         match self {
             Self::Program => Call::current(|call| call.map_or(Caps::TRUSTED, |call| Caps::of(call.limits))),
-            Self::Script(_) => Caps::TRUSTED,
+            Self::Script(_) => Caps::OF_SCRIPT,
         }
+    }
+
+    /// The options of an agent. A script that gives functions is told what is possible.
+    fn options(&self, options: &RhaiMap) -> Native<Map> {
+        if let Self::Script(_) = self {
+            for (name, instead) in SCRIPT_INSTEAD {
+                let given = options.get(name).filter(|given| holds_function(given));
+                if given.is_some() {
+                    return Err(raise(format!("option {name:?}: {instead}")));
+                }
+            }
+        }
+        self.map(options)
     }
 
     /// A value for the host, or why it has no form.
@@ -428,13 +459,13 @@ fn placed(mut error: Box<EvalAltResult>, context: &NativeCallContext) -> Box<Eva
 }
 
 fn for_role(reach: &Reach, role: &str, options: &RhaiMap) -> Native<AgentHandle> {
-    let options = reach.map(options)?;
+    let options = reach.options(options)?;
     let agent = reach.ask(|host| host.for_role(role, options))?;
     Ok(AgentHandle { agent, reach: reach.clone() })
 }
 
 fn delegate(agent: &AgentHandle, role: &str, options: &RhaiMap) -> Native<AgentHandle> {
-    let options = agent.reach.map(options)?;
+    let options = agent.reach.options(options)?;
     let child = agent.reach.ask(|host| host.delegate(agent.agent, role, options))?;
     Ok(AgentHandle { agent: child, reach: agent.reach.clone() })
 }
