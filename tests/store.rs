@@ -28,6 +28,7 @@ fn runtime(path: &Path) -> (Runtime, Arc<AtomicU32>) {
             "fail" => "context.count = 99 error('no')",
             "earlier" => "return #history",
             "ask" => "return tools.ring{times = 2}",
+            "greet" => "return 'Hello, Ann'",
             _ => "return nil",
         }))
     });
@@ -88,6 +89,20 @@ fn kc_calls_programs_and_transcripts_outlive_their_runtime() {
     assert_eq!(report.calls, 3);
     let saved = store(&path).programs(None).unwrap();
     assert_eq!((saved.len(), saved[0].uses), (1, 2), "reuses of both processes are counted");
+}
+
+#[test]
+fn what_a_program_is_pinned_to_outlives_its_runtime() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let greeted = |name: &str| {
+        let (runtime, asked) = runtime(&path);
+        let agent = runtime.agent("host", Options::default()).unwrap();
+        agent.set("name", name.into()).unwrap();
+        assert!(call(&agent, "greet", &[]).ok());
+        asked.load(Ordering::SeqCst)
+    };
+    assert_eq!(["Ann", "Ann", "Bob"].map(greeted), [1, 0, 1], "the text holds for Ann alone");
 }
 
 #[test]

@@ -119,6 +119,11 @@ impl<'a> Attempts<'a> {
         (std::mem::take(&mut self.changes), self.committing.take())
     }
 
+    /// The context as it will be once the attempt is committed; `None` when there is none to commit.
+    pub(super) fn committing_context(&self) -> Option<Map> {
+        self.committing.as_ref().map(|host| host.attempt.snapshot())
+    }
+
     /// System and user prompt of the last request; empty when no model was asked.
     pub(super) fn prompts(&self) -> (String, String) {
         self.prompt.as_ref().map(|prompt| (prompt.system.to_string(), prompt.user.to_string())).unwrap_or_default()

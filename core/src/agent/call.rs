@@ -564,7 +564,9 @@ impl<'a> Call<'a> {
         let settings = &self.agent.0.settings;
         let debug = settings.debug.then(|| {
             let (system_prompt, user_prompt) = attempts.prompts();
-            Box::new(DebugFields { system_prompt, user_prompt, context: CallHost::new(frame).attempt.snapshot() })
+            // The attempt that is about to be committed counts: the line shows what the call left behind.
+            let context = attempts.committing_context().unwrap_or_else(|| CallHost::new(frame).attempt.snapshot());
+            Box::new(DebugFields { system_prompt, user_prompt, context })
         });
         Arc::new(CallRecord {
             timestamp: self.timestamp,
