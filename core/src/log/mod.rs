@@ -468,3 +468,46 @@ pub fn default_path() -> PathBuf {
         .join("cadenza")
         .join("calls.jsonl")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::Runtime;
+    use crate::runtime::options::{LogOption, Options};
+
+    /// One call into that log.
+    fn call(log: Arc<BackgroundLog>) {
+        let options = Options { log: Some(LogOption::Sink(log)), ..Options::default() };
+        let runtime = Runtime::builder().options(options).build().unwrap();
+        let agent = runtime.agent("calculator", Options::default()).unwrap();
+        agent.call("add", vec![1.into(), 2.into()], crate::value::Map::new()).unwrap();
+    }
+
+    fn stuck(kind: Kind) -> Arc<BackgroundLog> {
+        let make = || -> Emit {
+            Box::new(|_| {
+                std::thread::sleep(Duration::from_secs(60));
+                Ok(())
+            })
+        };
+        Arc::new(BackgroundLog::start(kind, format!("a stuck {kind:?}"), Box::new(make)))
+    }
+
+    #[test]
+    fn ending_a_log_on_a_stuck_disk_is_bounded_and_its_lines_count_as_lost() {
+        let log = stuck(Kind::File);
+        call(log.clone());
+        let (losses, started) = (log.losses.clone(), Instant::now());
+        drop(log);
+        assert!(started.elapsed() < Duration::from_secs(30));
+        assert_eq!(losses.dropped.load(Ordering::Relaxed), 1);
+        assert!(lost().iter().any(|lost| lost.path == "a stuck File" && lost.lines == 1));
+    }
+
+    #[test]
+    fn a_callback_is_not_waited_for_when_its_log_ends() {
+        let started = Instant::now();
+        call(stuck(Kind::Callback));
+        assert!(started.elapsed() < Duration::from_secs(4));
+    }
+}

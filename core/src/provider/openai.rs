@@ -394,7 +394,7 @@ fn start_of(text: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenAiError {
     /// Not a base URL. The URL itself is not repeated: it may hold a password.
-    #[error("the address cannot be used: {why}")]
+    #[error("`base_url` cannot be used: {why}")]
     BaseUrl {
         /// What is wrong with it.
         why: String,

@@ -295,7 +295,7 @@ fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<d
         official,
     };
     let provider = OpenAi::new(settings).map_err(|error| match error {
-        OpenAiError::BaseUrl { .. } => ResolveProblem::BaseUrl { why: error.to_string() },
+        OpenAiError::BaseUrl { why } => ResolveProblem::BaseUrl { why },
         OpenAiError::Key => ResolveProblem::Key { why: error.to_string() },
         OpenAiError::Header { .. } => ResolveProblem::Settings { why: error.to_string() },
     })?;
@@ -384,6 +384,7 @@ impl ResolveError {
     /// The message for a host that names the option itself.
     pub fn message(&self) -> String {
         match (self.origin, &self.problem) {
+            (_, ResolveProblem::BaseUrl { why }) => format!("the address cannot be used: {why}"),
             // What named the model says nothing about its address or key.
             (Origin::Option, problem)
             | (
@@ -460,7 +461,7 @@ pub enum ResolveProblem {
     #[error("a list of models names each of its models, and at least one")]
     NoTargets,
     /// An address that cannot be one.
-    #[error("{why}")]
+    #[error("`base_url` cannot be used: {why}")]
     BaseUrl {
         /// What is wrong with it.
         why: String,

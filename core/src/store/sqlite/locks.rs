@@ -132,7 +132,9 @@ pub(super) fn refuse_network_files(path: &Path) -> Result<(), StoreError> {
         let mut found: libc::statfs = std::mem::zeroed();
         (libc::statfs(name.as_ptr(), &raw mut found), found.f_type)
     };
-    if result == 0 && NETWORK.contains(&(kind as i64 & 0xFFFF_FFFF)) {
+    #[allow(clippy::unnecessary_cast, reason = "the type of `f_type` differs between C libraries")]
+    let kind = kind as i64 & 0xFFFF_FFFF;
+    if result == 0 && NETWORK.contains(&kind) {
         let message = "it lies on a network file system, where SQLite is not safe; choose a local path".to_owned();
         return Err(StoreError::Open { path: path.to_owned(), message });
     }

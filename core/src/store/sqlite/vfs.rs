@@ -15,6 +15,10 @@ pub(super) fn use_open_file_locks() {
     ONCE.call_once(install);
 }
 
+/// `fcntl` as SQLite calls it.
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+type Fcntl = unsafe extern "C" fn(c_int, c_int, *mut libc::c_void) -> c_int;
+
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn install() {
     // SAFETY: `sqlite3_vfs_find` gives the default VFS, which lives as long as the process, and null when there is none.
@@ -23,8 +27,8 @@ fn install() {
     let installed = unsafe {
         let vfs = ffi::sqlite3_vfs_find(std::ptr::null());
         let Some(set) = vfs.as_ref().and_then(|vfs| vfs.xSetSystemCall) else { return };
-        let replacement: unsafe extern "C" fn(c_int, c_int, *mut libc::c_void) -> c_int = fcntl;
-        set(vfs, c"fcntl".as_ptr(), Some(std::mem::transmute::<_, unsafe extern "C" fn()>(replacement)))
+        let replacement = std::mem::transmute::<Fcntl, unsafe extern "C" fn()>(fcntl);
+        set(vfs, c"fcntl".as_ptr(), Some(replacement))
     };
     if installed != ffi::SQLITE_OK {
         tracing::warn!(installed, "SQLite keeps its process-wide locks: do not open the store with another library");
