@@ -121,7 +121,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     // `program::Language` is a plain word that programs own.
     ("prompt", &["message", "program", "value"]),
     ("program", &["cancel", "canonical", "ids", "outcome", "value"]),
-    ("provider", &["cancel", "fork", "message", "outcome", "program", "prompt", "value"]),
+    ("printable", &[]),
+    ("provider", &["cancel", "fork", "message", "outcome", "printable", "program", "prompt", "value"]),
     ("tools", &["cancel", "canonical", "ids", "schema", "value"]),
     ("store", &["canonical", "contract", "fork", "ids", "kernel", "log", "outcome", "program", "provider", "value"]),
     ("log", &["contract", "fork", "ids", "kernel", "outcome", "provider", "value"]),

@@ -15,6 +15,7 @@ pub mod kernel;
 pub mod log;
 pub mod message;
 pub mod outcome;
+pub mod printable;
 pub mod program;
 pub mod prompt;
 pub mod provider;

@@ -1,6 +1,6 @@
 //! Program text with its syntax coloured, for a terminal.
 
-use cadenza_core::log::printable;
+use cadenza_core::printable::printable;
 use cadenza_core::program::Language;
 use nu_ansi_term::{Color, Style as Ansi};
 use synoptic::{Highlighter, TokOpt};

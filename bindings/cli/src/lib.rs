@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::io::Write as _;
 
-use cadenza_core::log::printable;
+use cadenza_core::printable::printable;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 

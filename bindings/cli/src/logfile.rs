@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use cadenza_core::ids::CallId;
-use cadenza_core::log::printable;
+use cadenza_core::printable::printable;
 use cadenza_core::program::Language;
 use cadenza_core::store::{CallQuery, Store as _, StoredCall};
 use cadenza_core::value::{Map, Value};

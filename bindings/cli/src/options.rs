@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
-use cadenza_core::log::printable;
+use cadenza_core::printable::printable;
 use cadenza_core::provider::{ModelSpec, Resolved};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::{Config, Origin, from_text};

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use cadenza_core::cancel::CancelToken;
-use cadenza_core::log::printable;
+use cadenza_core::printable::printable;
 use cadenza_core::provider::{ModelReply, ModelRequest, Provider, ProviderError, ReplyFuture};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 

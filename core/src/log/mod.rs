@@ -22,12 +22,10 @@ use crate::fork;
 use crate::log::record::CallRecord;
 
 mod encode;
-mod printable;
 pub mod record;
 
 pub use crate::provider::secret::masked;
 pub use encode::line;
-pub use printable::{printable, printable_json};
 
 /// Lines that may wait for the writer.
 const QUEUE: usize = 8_192;

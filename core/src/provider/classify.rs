@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value as Json;
 
 use super::{ProviderError, ProviderErrorClass};
-use crate::log::printable;
+use crate::printable::printable;
 
 /// Longest wait that is taken from a server's word.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);

@@ -3,8 +3,8 @@
 use std::io::{IsTerminal as _, Write as _};
 
 use cadenza_core::cancel::CancelToken;
-use cadenza_core::log::printable;
 use cadenza_core::outcome::{AgentOutcome, Metadata, Outcome, Reason};
+use cadenza_core::printable::printable;
 use cadenza_core::runtime::options::Options;
 use cadenza_core::value::{Map, Value};
 

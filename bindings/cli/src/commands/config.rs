@@ -1,6 +1,6 @@
 //! `cadenza config`.
 
-use cadenza_core::log::printable_json;
+use cadenza_core::printable::printable_json;
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::Origin;
 use cadenza_core::runtime::options::NAMES;

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use cadenza_core::log::printable_json;
+use cadenza_core::printable::printable_json;
 use cadenza_core::value::Value;
 
 pub mod call;
@@ -19,7 +19,7 @@ pub mod tail;
 pub mod verify;
 
 /// Prints text to standard output, with a newline. A reader that went away (`| head`) is not a failure. Text that others
-/// wrote goes through [`printable`](cadenza_core::log::printable) first.
+/// wrote goes through [`printable`](cadenza_core::printable::printable) first.
 pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     drop(writeln!(out, "{text}"));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use cadenza_core::log::printable;
+use cadenza_core::printable::printable;
 use cadenza_core::program::Language;
 use cadenza_core::program::registry::Saved;
 use cadenza_core::provider::library::Library;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use cadenza_core::agent::dispatch::RESERVED;
 use cadenza_core::cancel::CancelToken;
-use cadenza_core::log::printable;
+use cadenza_core::printable::printable;
 use cadenza_core::program::Language;
 use cadenza_core::provider::library::Library;
 use cadenza_core::runtime::Runtime;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use cadenza_core::log::printable_json;
+use cadenza_core::printable::printable_json;
 use cadenza_core::runtime::replay::replay_stored;
 use cadenza_core::store::Store as _;
 use cadenza_core::value::{Map, Value};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cadenza_core::cancel::CancelToken;
-use cadenza_core::log::{printable, printable_json};
+use cadenza_core::printable::{printable, printable_json};
 
 use super::say;
 use crate::failure::{Exit, Failure};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use cadenza_core::log::printable;
+use cadenza_core::printable::printable;
 use cadenza_core::program::Language;
 use cadenza_core::value::{Map, Value};
 
