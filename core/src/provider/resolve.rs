@@ -387,11 +387,7 @@ impl ResolveError {
             (_, ResolveProblem::BaseUrl { why }) => format!("the address cannot be used: {why}"),
             // What named the model says nothing about its address or key.
             (Origin::Option, problem)
-            | (
-                _,
-                problem
-                @ (ResolveProblem::BaseUrl { .. } | ResolveProblem::Key { .. } | ResolveProblem::KeyFile { .. }),
-            ) => problem.to_string(),
+            | (_, problem @ (ResolveProblem::Key { .. } | ResolveProblem::KeyFile { .. })) => problem.to_string(),
             (Origin::Environment(_) | Origin::ConfigurationFile | Origin::Default, _) => self.to_string(),
         }
     }
