@@ -52,7 +52,12 @@ def test_calls_and_programs_outlive_the_runtime(path: str) -> None:
     for call in calls:
         assert second.verify(call["call_id"])["ok"] is True
         assert second.replay(call["call_id"])["value"] == call["value"]
-    assert second.verify() == {"ok": True, "calls": 2, "entries": sum(c["transcript_length"] for c in calls), "detail": None}
+    assert second.verify() == {
+        "ok": True,
+        "calls": 2,
+        "entries": sum(c["transcript_length"] for c in calls),
+        "detail": None,
+    }
 
 
 def test_a_named_agent_is_one_agent_in_every_process(path: str) -> None:
@@ -112,7 +117,9 @@ def test_tampering_is_reported_not_raised(path: str) -> None:
     runtime.agent("calculator").add(2, 3)
     runtime.flush()
     foreign = sqlite3.connect(path)
-    foreign.executescript("DROP TRIGGER runs_stay_1; UPDATE runs SET record = replace(record, '\"value\":5', '\"value\":6');")
+    foreign.executescript(
+        "DROP TRIGGER runs_stay_1; UPDATE runs SET record = replace(record, '\"value\":5', '\"value\":6');"
+    )
     foreign.close()
     report = runtime.verify()
     assert report["ok"] is False
@@ -130,7 +137,9 @@ def test_another_sqlite_library_in_the_process_takes_no_locks_away(path: str) ->
         foreign = sqlite3.connect(path)
         foreign.execute("SELECT count(*) FROM runs").fetchall()
         foreign.close()
-    outside = "import sqlite3,sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM runs').fetchone()[0])"
+    outside = (
+        "import sqlite3,sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM runs').fetchone()[0])"
+    )
     done = subprocess.run([sys.executable, "-c", outside, path], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "30", done.stderr
     assert runtime.verify()["ok"]
@@ -149,11 +158,17 @@ def test_the_command_reads_a_store(path: str) -> None:
     assert "calculator.add" in cadenza_command("programs", path)
     assert cadenza_command("verify", "--store", path).startswith("intact: 1 call(s)")
     assert json.loads(cadenza_command("replay", "last", "--store", path, "--json"))["value"] == 5
-    assert cadenza_command("call", "counter", "increment", "--store", path, "--name", "t", "--model", "library") == "1\n"
-    assert cadenza_command("call", "counter", "increment", "--store", path, "--name", "t", "--model", "library") == "2\n"
+    assert (
+        cadenza_command("call", "counter", "increment", "--store", path, "--name", "t", "--model", "library") == "1\n"
+    )
+    assert (
+        cadenza_command("call", "counter", "increment", "--store", path, "--name", "t", "--model", "library") == "2\n"
+    )
 
 
-def test_programs_are_files_that_people_edit_pin_and_lock(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_are_files_that_people_edit_pin_and_lock(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = Model()
     runtime = Runtime(model=model, store=path)
     calc = runtime.agent("calculator")
