@@ -14,6 +14,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use super::call::{self, Call, Frame};
+use super::history::Remembered;
 use super::host::{CallHost, DryHost, ToolCall};
 use crate::adapter::{self, Profile};
 use crate::cancel::CancelToken;
@@ -65,7 +66,7 @@ pub(super) struct Attempts<'a> {
     pub(super) tokens_out: u64,
     prompt: Option<Prompt>,
     /// The state that the prompt shows: context and earlier results.
-    shown: (Map, Vec<Value>),
+    shown: (Map, Vec<Arc<Remembered>>),
     /// What the model is told on the next generation.
     feedback: Option<AgentMessage>,
     generations: u32,
@@ -220,7 +221,8 @@ impl<'a> Attempts<'a> {
         }
         // The library's programs were written against no agent's state.
         let generated = self.source == ProgramSource::Generated;
-        let (context, history) = if generated { std::mem::take(&mut self.shown) } else { Default::default() };
+        let (context, remembered) = if generated { std::mem::take(&mut self.shown) } else { Default::default() };
+        let history: Vec<Value> = remembered.iter().map(|entry| entry.value().clone()).collect();
         let saved = call.agent.runtime().registry().keep(
             call.key(),
             program,
@@ -517,7 +519,7 @@ impl<'a> Attempts<'a> {
             history: &history,
             tools: &settings.tool_docs,
         });
-        self.shown = (context, remembered.iter().map(|entry| entry.value().clone()).collect());
+        self.shown = (context, remembered);
         Prompt { system: scrubbed(system), user: scrubbed(user) }
     }
 }
