@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::row::{self, Sealed, digest, run_bytes, run_id};
+use super::row::{self, Sealed, digest, run_bytes, run_id, tapes};
 use super::shared::Shared;
 use super::writer::now;
 use crate::contract::ExecutionContract;
@@ -16,7 +16,7 @@ use crate::store::{AgentId, AgentListed, AgentState, CallQuery, StoredCall};
 use crate::value::{Map, Value};
 
 const CALL: &str = "SELECT gseq, run, record, status, (SELECT code FROM codes WHERE hash = runs.code),
-  (SELECT shared.record FROM shared WHERE shared.hash = runs.shared) FROM runs";
+  (SELECT shared.record FROM shared WHERE shared.hash = runs.shared), tape FROM runs";
 
 /// One call.
 pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Option<StoredCall>> {
@@ -92,7 +92,8 @@ fn stored_call(row: &Row<'_>) -> rusqlite::Result<StoredCall> {
     let mut record = row::record(row.get_ref(2)?.as_str()?, row.get_ref(5)?.as_str_or_null()?);
     record.insert("call_id".into(), run_id(row.get_ref(1)?.as_blob()?).to_string().into());
     record.insert("code".into(), row.get::<_, Option<String>>(4)?.as_deref().into());
-    Ok(StoredCall { gseq: row.get(0)?, record, effects: Vec::new() })
+    let tapes = tapes(row.get_ref(6)?.as_str_or_null()?);
+    Ok(StoredCall { gseq: row.get(0)?, record, effects: Vec::new(), tapes })
 }
 
 fn effects(connection: &Connection, id: CallId) -> rusqlite::Result<Vec<Map>> {

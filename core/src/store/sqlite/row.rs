@@ -13,6 +13,7 @@ use crate::kernel::transcript::{Chain, EntryHashes, Header};
 use crate::kernel::{StoredEntry, StoredError, StoredRun};
 use crate::log::record::{CallRecord, Field};
 use crate::outcome::Durability;
+use crate::program::tape::Tape;
 use crate::provider::secret;
 use crate::value::{Map, Value};
 
@@ -135,7 +136,7 @@ impl Sealed {
             contract: call.metadata.transcript.header().contract_hash,
             code,
             place: Some(InTrace { trace: call.trace_id(), depth: call.depth }),
-            tape: None,
+            tape: tape(call),
             shared: None,
         }
     }
@@ -234,7 +235,7 @@ impl Sealed {
     fn first_seal(&self, previous: &Digest, gseq: i64, run: CallId) -> Digest {
         canonical::hash_with(|out| {
             out.list(|list| {
-                list.item().str("run/1");
+                list.item().str(if self.place.is_some() { "run/2" } else { "run/1" });
                 list.item().digest(previous);
                 list.item().int(gseq);
                 list.item().str(&run.to_string());
@@ -246,6 +247,11 @@ impl Sealed {
                 match &self.code {
                     Some(code) => list.item().digest(code),
                     None => list.item().null(),
+                }
+                if let Some(InTrace { trace, depth }) = &self.place {
+                    list.item().str(&trace.to_string());
+                    list.item().uint(u64::from(*depth));
+                    list.item().digest(&Digest::of_bytes(self.tape.as_deref().unwrap_or_default().as_bytes()));
                 }
             });
         })
@@ -357,6 +363,41 @@ fn list(text: &str, name: &'static str) -> Result<Vec<Value>, StoredError> {
         Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) | Value::Map(_) => {
             Err(StoredError::Field(name))
         }
+    }
+}
+
+/// What the programs of a call were told; nothing for one that only looked at its arguments. What cannot be stored as it
+/// was is not stored at all, but why: a text in place of the list.
+fn tape(call: &CallRecord) -> Option<String> {
+    let withheld = |value: &Value| {
+        if secret::is_in(value) {
+            Some("it was given a secret")
+        } else {
+            value.non_finite_path().map(|_| "it was given a number that is not finite")
+        }
+    };
+    let named = |(key, value): (&String, &Value)| {
+        let secret = secret::is_secret_name(key) && *value != Value::Null;
+        if secret { Some("it was given a secret") } else { withheld(value) }
+    };
+    let count = call.tapes.last().map_or(0, |(number, _)| number + 1);
+    let told = (count > 0).then(|| Value::List((0..count).map(|number| call.tape(number).to_value()).collect()));
+    let given = || call.args.iter().find_map(withheld).or_else(|| call.kwargs.iter().find_map(named));
+    let withheld = given().or_else(|| told.as_ref().and_then(withheld));
+    match withheld {
+        Some(why) => Some(Value::from(why).to_json()),
+        None => told.map(|told| told.to_json()),
+    }
+}
+
+/// Reads [`tape`] back; the error says why it is not there.
+pub(super) fn tapes(text: Option<&str>) -> Result<Vec<Tape>, String> {
+    let unreadable = || "its tape cannot be read".to_owned();
+    let Some(text) = text else { return Ok(Vec::new()) };
+    match Value::from_json(text).map_err(|_| unreadable())? {
+        Value::List(tapes) => tapes.iter().map(Tape::from_value).collect::<Option<_>>().ok_or_else(unreadable),
+        Value::String(why) => Err(why),
+        _ => Err(unreadable()),
     }
 }
 

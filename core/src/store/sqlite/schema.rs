@@ -54,7 +54,8 @@ CREATE TABLE programs(
 CREATE INDEX programs_by_key ON programs(namespace, role, method);
 ";
 
-/// What a program was answered (`tape`), what reused calls have in common (`shared`), the tree of calls, tools that delegation made, and what speaks against a program.
+/// What a program was answered (`tape`), what reused calls have in common (`shared`), the tree of calls, tools that
+/// delegation made, and what speaks against a program.
 /// Runs of version 1 have no trace and no tape, and keep their seals.
 const VERSION_2: &str = "
 ALTER TABLE runs ADD COLUMN trace BLOB;
