@@ -9,7 +9,7 @@ use cadenza_core::program::Language;
 use cadenza_core::provider::ModelSpec;
 use cadenza_core::provider::scripted::Scripted;
 use cadenza_core::runtime::Runtime;
-use cadenza_core::runtime::options::{LogOption, Options, Reuse};
+use cadenza_core::runtime::options::{LogOption, Options, Reuse, StoreOption};
 use cadenza_core::value::{Map, Value};
 use parking_lot::Mutex;
 
@@ -97,6 +97,7 @@ fn fresh_runtime(
         log: Some(LogOption::Sink(log)),
         execution_repairs: Some(0),
         reuse: Some(Reuse::Off),
+        store: Some(StoreOption::Memory),
         ..Options::default()
     };
     let name = match name {
