@@ -25,6 +25,7 @@ mod anchors;
 mod locks;
 mod read;
 mod row;
+mod same_file;
 mod schema;
 mod verify;
 mod vfs;
@@ -50,6 +51,8 @@ struct Attached {
     generation: u64,
     queue: SyncSender<Job>,
     writer: Option<JoinHandle<()>>,
+    /// Why the writer cannot write at present.
+    trouble: Arc<Mutex<Option<StoreError>>>,
     reader: Arc<Mutex<Connection>>,
     locks: Arc<locks::Locks>,
 }
@@ -107,19 +110,25 @@ impl SqliteStore {
 
     /// Hands a job to the writer; waits for room until `deadline`.
     fn send(&self, mut job: Job, deadline: Option<Instant>) -> Result<(), StoreError> {
-        let (queue, writer) = self.attached(|attached| {
-            (attached.queue.clone(), attached.writer.as_ref().map(|writer| writer.thread().clone()))
+        let (queue, writer, trouble) = self.attached(|attached| {
+            let writer = attached.writer.as_ref().map(|writer| writer.thread().clone());
+            (attached.queue.clone(), writer, attached.trouble.clone())
         })?;
         let waits = matches!(job, Job::Write(_, Some(_)) | Job::Sync(_));
         let deadline = deadline.unwrap_or_else(|| Instant::now() + ROOM);
         loop {
             match queue.try_send(job) {
                 Ok(()) => break,
-                Err(TrySendError::Full(refused)) if Instant::now() < deadline => {
+                Err(TrySendError::Full(refused)) => {
+                    if let Some(trouble) = trouble.lock().clone() {
+                        return Err(trouble);
+                    }
+                    if Instant::now() >= deadline {
+                        return Err(StoreError::TimedOut);
+                    }
                     job = refused;
                     std::thread::sleep(Duration::from_micros(200));
                 }
-                Err(TrySendError::Full(_)) => return Err(StoreError::TimedOut),
                 Err(TrySendError::Disconnected(_)) => {
                     let message = "its writer has stopped".to_owned();
                     return Err(StoreError::Io { path: self.path.to_path_buf(), message });
@@ -149,17 +158,20 @@ impl Attached {
         if recovered > 0 {
             tracing::info!(recovered, "calls that died with their process are marked as interrupted");
         }
-        let last = Last::read(&connection).map_err(failed)?;
+        let mut last = Last::read(&connection).map_err(failed)?;
+        last.file = same_file::SameFile::at(path);
         let mut reader = connect(path, false)?;
         schema::configure(&mut reader).map_err(failed)?;
         let (queue, receiver) = sync_channel(QUEUE);
         let writers_path: Arc<Path> = path.into();
+        let trouble: Arc<Mutex<Option<StoreError>>> = Arc::default();
+        let told = trouble.clone();
         let writer = std::thread::Builder::new()
             .name("cadenza-store".into())
-            .spawn(move || writer::write_jobs(&receiver, connection, &writers_path, owner, last))
+            .spawn(move || writer::write_jobs(&receiver, connection, &writers_path, owner, last, &told))
             .map_err(|error| cannot(error.to_string()))?;
         let reader = Arc::new(Mutex::new(reader));
-        Ok(Self { generation: fork::generation(), queue, writer: Some(writer), reader, locks })
+        Ok(Self { generation: fork::generation(), queue, writer: Some(writer), trouble, reader, locks })
     }
 }
 
@@ -320,9 +332,11 @@ fn patience(attempts: i32) -> bool {
     Duration::from_micros(200) * attempts.unsigned_abs() < PATIENCE
 }
 
-/// Whether the error is about the file and not about what was to be written.
+/// Whether the error is about the file and not about what was to be written: such a unit would be refused again and
+/// again, and everything behind it.
 fn is_about_the_file(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() != Some(ErrorCode::ConstraintViolation)
+    let about_the_unit = [ErrorCode::ConstraintViolation, ErrorCode::TooBig, ErrorCode::TypeMismatch];
+    error.sqlite_error_code().is_some_and(|code| !about_the_unit.contains(&code))
 }
 
 fn failure(error: &rusqlite::Error, path: &Path) -> StoreError {

@@ -12,7 +12,8 @@ use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::anchors::Anchors;
 use super::row::{Sealed, digest, run_bytes};
-use super::{failure, schema};
+use super::same_file::SameFile;
+use super::{QUEUE, failure, schema};
 use crate::ids::{CallId, Digest};
 use crate::provider::secret;
 use crate::store::{Change, Durability, StoreError, Unit};
@@ -26,6 +27,10 @@ const REST: Duration = Duration::from_millis(1);
 const RESTS: u32 = 20;
 /// How long it waits before it tries again what could not be written.
 const RETRY: Duration = Duration::from_millis(100);
+/// How long it tries once nobody can wait for it any more: a full disk must not keep a process from ending.
+const PARTING: Duration = Duration::from_secs(2);
+/// How long somebody whose time is up still waits for a unit that is being written.
+const AT_DISK: Duration = Duration::from_secs(10);
 
 /// One unit on its way to the disk.
 pub(super) enum Job {
@@ -38,29 +43,66 @@ pub(super) enum Job {
 /// Where somebody waits for the disk.
 #[derive(Default)]
 pub(super) struct Ack {
-    done: Mutex<Option<Result<(), StoreError>>>,
+    stage: Mutex<Stage>,
     ready: Condvar,
 }
 
+/// How far a unit has come.
+#[derive(Default)]
+enum Stage {
+    /// It waits; whoever sent it may take it back.
+    #[default]
+    Queued,
+    /// It was taken back: it is never written.
+    Withdrawn,
+    /// It is part of a transaction: only the disk knows now.
+    Writing,
+    /// It was written, or refused.
+    Done(Result<(), StoreError>),
+}
+
 impl Ack {
+    /// Marks it as being written; false when it was taken back.
+    fn begin(&self) -> bool {
+        let mut stage = self.stage.lock();
+        if matches!(*stage, Stage::Withdrawn) {
+            return false;
+        }
+        *stage = Stage::Writing;
+        true
+    }
+
     fn answer(&self, result: Result<(), StoreError>) {
-        *self.done.lock() = Some(result);
+        *self.stage.lock() = Stage::Done(result);
         self.ready.notify_all();
     }
 
-    /// Waits for the answer, until `deadline` if there is one.
+    /// Waits for the answer, until `deadline` if there is one. A unit that is not being written by then is taken back:
+    /// what was reported as not stored is never stored later.
     pub(super) fn wait(&self, deadline: Option<Instant>) -> Result<(), StoreError> {
-        let mut done = self.done.lock();
+        let mut stage = self.stage.lock();
         loop {
-            if let Some(result) = done.take() {
-                return result;
+            match &*stage {
+                Stage::Done(result) => return result.clone(),
+                Stage::Queued | Stage::Writing | Stage::Withdrawn => {}
             }
-            match deadline {
-                None => self.ready.wait(&mut done),
-                Some(deadline) => {
-                    if self.ready.wait_until(&mut done, deadline).timed_out() && done.is_none() {
-                        return Err(StoreError::TimedOut);
-                    }
+            let Some(deadline) = deadline else {
+                self.ready.wait(&mut stage);
+                continue;
+            };
+            let writing = matches!(*stage, Stage::Writing);
+            let until = if writing { deadline + AT_DISK } else { deadline };
+            if !self.ready.wait_until(&mut stage, until).timed_out() {
+                continue;
+            }
+            match &*stage {
+                Stage::Done(result) => return result.clone(),
+                // It came to be written in the last moment.
+                Stage::Writing if !writing => {}
+                Stage::Writing => return Err(StoreError::Unanswered),
+                Stage::Queued | Stage::Withdrawn => {
+                    *stage = Stage::Withdrawn;
+                    return Err(StoreError::TimedOut);
                 }
             }
         }
@@ -68,10 +110,20 @@ impl Ack {
 }
 
 /// Writes until nobody can send any more. Units that nobody waits for are kept until they can be written: a full disk
-/// fills the queue, and a full queue is what callers then hear of.
-pub(super) fn write_jobs(receiver: &Receiver<Job>, mut connection: Connection, path: &Path, owner: i64, last: Last) {
+/// fills the queue, and a full queue is what callers then hear of, with what is wrong as `trouble`.
+pub(super) fn write_jobs(
+    receiver: &Receiver<Job>,
+    connection: Connection,
+    path: &Path,
+    owner: i64,
+    last: Last,
+    trouble: &Mutex<Option<StoreError>>,
+) {
     let mut state = last;
     let mut jobs: Vec<Job> = Vec::new();
+    // After a failed flush the system may have forgotten pages: that connection is not asked again (P12).
+    let mut connection = Some(connection);
+    let mut parting: Option<Instant> = None;
     loop {
         if jobs.is_empty() {
             match next(receiver, &mut state, path) {
@@ -79,18 +131,31 @@ pub(super) fn write_jobs(receiver: &Receiver<Job>, mut connection: Connection, p
                 None => return,
             }
         }
-        while jobs.len() < GROUP {
+        // While nothing can be written, whoever waits is told so, and does not wait behind what is kept.
+        let room = if connection.is_some() { GROUP } else { QUEUE };
+        while jobs.len() < room {
             match receiver.try_recv() {
                 Ok(job) => jobs.push(job),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    parting.get_or_insert_with(|| Instant::now() + PARTING);
+                    break;
+                }
             }
         }
-        match write_group(&mut connection, &jobs, owner, &mut state) {
+        let group = &jobs[..jobs.len().min(GROUP)];
+        let written = match &mut connection {
+            Some(connection) => write_group(connection, group, path, owner, &mut state),
+            None => reopen(path, &mut state)
+                .and_then(|fresh| write_group(connection.insert(fresh), group, path, owner, &mut state)),
+        };
+        match written {
             Ok(results) => {
+                *trouble.lock() = None;
                 if state.anchors.due(state.gseq) {
                     state.anchor(path);
                 }
-                for (job, result) in jobs.drain(..).zip(results) {
+                for (job, result) in jobs.drain(..results.len()).zip(results) {
                     match job {
                         Job::Write(_, Some(ack)) => ack.answer(result.map_err(|error| failure(&error, path))),
                         Job::Write(_, None) => {
@@ -102,8 +167,8 @@ pub(super) fn write_jobs(receiver: &Receiver<Job>, mut connection: Connection, p
                     }
                 }
             }
-            Err(error) => {
-                let told = failure(&error, path);
+            Err(told) => {
+                *trouble.lock() = Some(told.clone());
                 jobs.retain(|job| match job {
                     Job::Write(_, Some(ack)) | Job::Sync(ack) => {
                         ack.answer(Err(told.clone()));
@@ -111,22 +176,38 @@ pub(super) fn write_jobs(receiver: &Receiver<Job>, mut connection: Connection, p
                     }
                     Job::Write(_, None) => true,
                 });
-                // After a failed flush the system may have forgotten pages: this connection is not asked again (P12).
-                if let Ok(mut fresh) = Connection::open(path)
-                    && schema::configure(&mut fresh).is_ok()
-                    && fresh.pragma_update(None, "synchronous", "full").is_ok()
-                {
-                    connection = fresh;
+                if !matches!(told, StoreError::Busy { .. }) {
+                    connection = None;
                 }
-                if let Ok(found) = Last::read(&connection) {
-                    state = Last { anchors: state.anchors, ..found };
+                if jobs.is_empty() {
+                    continue;
                 }
-                if !jobs.is_empty() {
-                    std::thread::sleep(RETRY);
+                if parting.is_some_and(|end| Instant::now() >= end) {
+                    let lost = jobs.len();
+                    tracing::error!(error = %told, lost, "calls that nobody waited for could not be stored");
+                    return;
                 }
+                std::thread::sleep(RETRY);
             }
         }
     }
+}
+
+/// A connection in place of one that failed.
+fn reopen(path: &Path, state: &mut Last) -> Result<Connection, StoreError> {
+    let failed = |error: rusqlite::Error| failure(&error, path);
+    state.file.check(path)?;
+    let mut fresh = super::connect(path, false)?;
+    // A commit whose flush failed was refused, and lies whole behind the end of the log: without this, a process that
+    // dies now would leave it to be found. Best effort, and before this connection learns to wait for others.
+    if let Err(error) = fresh.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
+        tracing::debug!(%error, "the log of the store was not emptied");
+    }
+    schema::configure(&mut fresh).map_err(failed)?;
+    fresh.pragma_update(None, "synchronous", "full").map_err(failed)?;
+    let found = Last::read(&fresh).map_err(failed)?;
+    (state.gseq, state.seal) = (found.gseq, found.seal);
+    Ok(fresh)
 }
 
 /// The next job: looked for now and then for a while, then waited for. `None` when nobody can send one any more.
@@ -154,6 +235,8 @@ pub(super) struct Last {
     gseq: i64,
     seal: Digest,
     pub(super) anchors: Anchors,
+    /// The file that was opened.
+    pub(super) file: SameFile,
 }
 
 impl Last {
@@ -165,7 +248,7 @@ impl Last {
             Some(row) => (row.get(0)?, digest(row.get_ref(1)?.as_blob()?)),
             None => (0, Digest([0; 32])),
         };
-        Ok(Self { gseq, seal, anchors: Anchors::default() })
+        Ok(Self { gseq, seal, anchors: Anchors::default(), file: SameFile::default() })
     }
 
     fn anchor(&mut self, path: &Path) {
@@ -175,20 +258,38 @@ impl Last {
 
 type Results = Vec<rusqlite::Result<()>>;
 
-/// One transaction. Each unit has a savepoint of its own: one that is refused leaves no trace of itself.
-fn write_group(connection: &mut Connection, jobs: &[Job], owner: i64, state: &mut Last) -> rusqlite::Result<Results> {
+/// One transaction, in the file that the path names before and after it: nobody is told of what went into another.
+fn write_group(
+    connection: &mut Connection,
+    jobs: &[Job],
+    path: &Path,
+    owner: i64,
+    state: &mut Last,
+) -> Result<Results, StoreError> {
     if jobs.iter().all(|job| matches!(job, Job::Sync(_))) {
         return Ok(jobs.iter().map(|_| Ok(())).collect());
     }
+    state.file.check(path)?;
+    let results = transact(connection, jobs, owner, state).map_err(|error| failure(&error, path))?;
+    state.file.check(path)?;
+    Ok(results)
+}
+
+/// Each unit has a savepoint of its own: one that is refused leaves no trace of itself.
+fn transact(connection: &mut Connection, jobs: &[Job], owner: i64, state: &mut Last) -> rusqlite::Result<Results> {
     let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Another process may have gone on with the chain.
     let found = Last::read(&transaction)?;
     let mut end = (found.gseq, found.seal);
     let mut results = Vec::with_capacity(jobs.len());
     for job in jobs {
-        let Job::Write(unit, _) = job else {
-            results.push(Ok(()));
-            continue;
+        let unit = match job {
+            Job::Write(unit, None) => unit,
+            Job::Write(unit, Some(ack)) if ack.begin() => unit,
+            Job::Write(..) | Job::Sync(_) => {
+                results.push(Ok(()));
+                continue;
+            }
         };
         let savepoint = transaction.savepoint()?;
         let mut reached = end;
