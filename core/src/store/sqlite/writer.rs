@@ -28,7 +28,7 @@ const RESTS: u32 = 20;
 /// How long it waits before it tries again what could not be written.
 const RETRY: Duration = Duration::from_millis(100);
 /// How long it tries once nobody can wait for it any more: a full disk must not keep a process from ending.
-const PARTING: Duration = Duration::from_secs(2);
+const PARTING: Duration = Duration::from_millis(500);
 /// How long somebody whose time is up still waits for a unit that is being written.
 const AT_DISK: Duration = Duration::from_secs(10);
 
@@ -176,8 +176,10 @@ pub(super) fn write_jobs(
                     }
                     Job::Write(_, None) => true,
                 });
-                if !matches!(told, StoreError::Busy { .. }) {
-                    connection = None;
+                if !matches!(told, StoreError::Busy { .. })
+                    && let Some(failed) = connection.take()
+                {
+                    super::abandon(failed);
                 }
                 if jobs.is_empty() {
                     continue;
@@ -199,9 +201,13 @@ fn reopen(path: &Path, state: &mut Last) -> Result<Connection, StoreError> {
     state.file.check(path)?;
     let mut fresh = super::connect(path, false)?;
     // A commit whose flush failed was refused, and lies whole behind the end of the log: without this, a process that
-    // dies now would leave it to be found. Best effort, and before this connection learns to wait for others.
-    if let Err(error) = fresh.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
-        tracing::debug!(%error, "the log of the store was not emptied");
+    // dies now would leave it to be found. Before this connection learns to wait for others, who may read the log long.
+    match fresh.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed) {
+        Ok(()) | Err(StoreError::Full { .. } | StoreError::Busy { .. }) => {}
+        Err(error) => {
+            super::abandon(fresh);
+            return Err(error);
+        }
     }
     schema::configure(&mut fresh).map_err(failed)?;
     fresh.pragma_update(None, "synchronous", "full").map_err(failed)?;
