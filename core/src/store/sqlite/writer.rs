@@ -458,7 +458,13 @@ fn append(
             sealed.code.map(|code| code.0),
             seal.0,
         ])?;
-    connection.prepare_cached("DELETE FROM open_runs WHERE run = ?1")?.execute([run_bytes(run)])?;
+    let begun = connection.prepare_cached("DELETE FROM open_runs WHERE run = ?1")?.execute([run_bytes(run)])?;
+    if begun > 0 {
+        // A tool whose answer could not be stored: nobody knows what it did (P5).
+        connection
+            .prepare_cached("UPDATE effects SET status = 'unknown' WHERE run = ?1 AND status = 'started'")?
+            .execute([run_bytes(run)])?;
+    }
     *end = (gseq, seal);
     Ok(())
 }
@@ -482,8 +488,6 @@ pub(super) fn recover(connection: &mut Connection, dead: &[i64]) -> rusqlite::Re
                 Ok(Value::Map(map)) => map,
                 Ok(_) | Err(_) => Map::new(),
             };
-            transaction
-                .execute("UPDATE effects SET status = 'unknown' WHERE run = ?1 AND status = 'started'", [&run])?;
             let sealed = Sealed::interrupted(record, digest(&contract));
             append(&transaction, super::row::run_id(&run), None, Durability::Strict, &sealed, &mut end)?;
             recovered += 1;
