@@ -15,6 +15,7 @@ use crate::kernel::StoredRun;
 use crate::log::record::CallRecord;
 pub use crate::outcome::Durability;
 use crate::program::registry::{Key, ProgramState, Saved};
+use crate::program::tape::Tape;
 use crate::value::{Map, Value};
 
 pub mod folder;
@@ -150,6 +151,9 @@ pub struct StoredCall {
     pub record: Map,
     /// Its tool calls, in order.
     pub effects: Vec<Map>,
+    /// What its programs were told, by execution; those behind the last one were told nothing. The error says why that is
+    /// not stored.
+    pub tapes: Result<Vec<Tape>, String>,
 }
 
 /// Which calls to list; newest first.

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::row::{Sealed, digest, run_bytes, run_id};
+use super::row::{Sealed, digest, run_bytes, run_id, tapes};
 use super::writer::now;
 use crate::contract::ExecutionContract;
 use crate::ids::{CallId, Digest};
@@ -13,7 +13,7 @@ use crate::store::{AgentId, AgentListed, AgentState, CallQuery, StoredCall};
 use crate::value::{Map, Value};
 
 const CALL: &str = "SELECT gseq, run, record, status,
-  (SELECT code FROM codes WHERE hash = runs.code) FROM runs";
+  (SELECT code FROM codes WHERE hash = runs.code), tape FROM runs";
 
 /// One call.
 pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Option<StoredCall>> {
@@ -58,7 +58,8 @@ fn stored_call(row: &Row<'_>) -> rusqlite::Result<StoredCall> {
     };
     record.insert("call_id".into(), run_id(row.get_ref(1)?.as_blob()?).to_string().into());
     record.insert("code".into(), row.get::<_, Option<String>>(4)?.as_deref().into());
-    Ok(StoredCall { gseq: row.get(0)?, record, effects: Vec::new() })
+    let tapes = tapes(row.get::<_, Option<String>>(5)?.as_deref());
+    Ok(StoredCall { gseq: row.get(0)?, record, effects: Vec::new(), tapes })
 }
 
 fn effects(connection: &Connection, id: CallId) -> rusqlite::Result<Vec<Map>> {
