@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -23,18 +22,20 @@ use crate::program::registry::{Key, Saved};
 
 mod anchors;
 mod locks;
+mod queue;
 mod read;
 mod row;
 mod same_file;
+mod scan;
 mod schema;
+mod shared;
 mod verify;
 mod vfs;
 mod writer;
 
-use writer::{Ack, Job, Last};
+use queue::{Job, Queue, Refused};
+use writer::{Ack, Last};
 
-/// Units that may wait for the writer; a full queue holds callers up until there is room.
-const QUEUE: usize = 4_096;
 /// How long a connection waits for another process.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a caller without a deadline waits for room in the queue.
@@ -49,10 +50,8 @@ pub struct SqliteStore {
 /// What belongs to one process.
 struct Attached {
     generation: u64,
-    queue: SyncSender<Job>,
+    queue: Arc<Queue>,
     writer: Option<JoinHandle<()>>,
-    /// Why the writer cannot write at present.
-    trouble: Arc<Mutex<Option<StoreError>>>,
     reader: Arc<Mutex<Connection>>,
     locks: Arc<locks::Locks>,
 }
@@ -109,36 +108,17 @@ impl SqliteStore {
     }
 
     /// Hands a job to the writer; waits for room until `deadline`.
-    fn send(&self, mut job: Job, deadline: Option<Instant>) -> Result<(), StoreError> {
-        let (queue, writer, trouble) = self.attached(|attached| {
-            let writer = attached.writer.as_ref().map(|writer| writer.thread().clone());
-            (attached.queue.clone(), writer, attached.trouble.clone())
-        })?;
-        let waits = matches!(job, Job::Write(_, Some(_)) | Job::Sync(_));
+    fn send(&self, job: Job, deadline: Option<Instant>) -> Result<(), StoreError> {
         let deadline = deadline.unwrap_or_else(|| Instant::now() + ROOM);
-        loop {
-            match queue.try_send(job) {
-                Ok(()) => break,
-                Err(TrySendError::Full(refused)) => {
-                    if let Some(trouble) = trouble.lock().clone() {
-                        return Err(trouble);
-                    }
-                    if Instant::now() >= deadline {
-                        return Err(StoreError::TimedOut);
-                    }
-                    job = refused;
-                    std::thread::sleep(Duration::from_micros(200));
-                }
-                Err(TrySendError::Disconnected(_)) => {
-                    let message = "its writer has stopped".to_owned();
-                    return Err(StoreError::Io { path: self.path.to_path_buf(), message });
-                }
+        let queue = self.attached(|attached| attached.queue.clone())?;
+        queue.send(job, deadline).map_err(|refused| match refused {
+            Refused::Full => StoreError::TimedOut,
+            Refused::Trouble(trouble) => trouble,
+            Refused::Ended => {
+                let message = "its writer has stopped".to_owned();
+                StoreError::Io { path: self.path.to_path_buf(), message }
             }
-        }
-        if waits && let Some(writer) = writer {
-            writer.unpark();
-        }
-        Ok(())
+        })
     }
 }
 
@@ -159,16 +139,14 @@ impl Attached {
         last.file = same_file::SameFile::at(path);
         let mut reader = connect(path, false)?;
         schema::configure(&mut reader).map_err(failed)?;
-        let (queue, receiver) = sync_channel(QUEUE);
-        let writers_path: Arc<Path> = path.into();
-        let trouble: Arc<Mutex<Option<StoreError>>> = Arc::default();
-        let told = trouble.clone();
+        let queue = Arc::new(Queue::default());
+        let (writers_queue, writers_path): (_, Arc<Path>) = (queue.clone(), path.into());
         let writer = std::thread::Builder::new()
             .name("cadenza-store".into())
-            .spawn(move || writer::write_jobs(&receiver, connection, &writers_path, owner, last, &told))
+            .spawn(move || writer::write_jobs(&writers_queue, connection, &writers_path, owner, last))
             .map_err(|error| cannot(error.to_string()))?;
         let reader = Arc::new(Mutex::new(reader));
-        Ok(Self { generation: fork::generation(), queue, writer: Some(writer), trouble, reader, locks })
+        Ok(Self { generation: fork::generation(), queue, writer: Some(writer), reader, locks })
     }
 
     /// Makes sure that the file is a store, signs in, and ends what died.
@@ -284,12 +262,10 @@ impl Drop for SqliteStore {
         let attached = self.attached.get_mut();
         let Some(writer) = attached.writer.take() else { return };
         if attached.generation != fork::generation() {
-            let queue = std::mem::replace(&mut attached.queue, sync_channel(1).0);
-            std::mem::forget((queue, writer, attached.reader.clone(), attached.locks.clone()));
+            std::mem::forget((writer, attached.reader.clone(), attached.locks.clone()));
             return;
         }
-        attached.queue = sync_channel(1).0;
-        writer.thread().unpark();
+        attached.queue.close();
         if writer.thread().id() != std::thread::current().id() {
             drop(writer.join());
         }
