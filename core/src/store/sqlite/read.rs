@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::row::{Sealed, digest, run_bytes, run_id, tapes};
+use super::row::{self, Sealed, digest, run_bytes, run_id, tapes};
+use super::shared::Shared;
 use super::writer::now;
 use crate::contract::ExecutionContract;
 use crate::ids::{CallId, Digest};
@@ -14,8 +15,8 @@ use crate::program::registry::{Key, Pins, ProgramState, Saved};
 use crate::store::{AgentId, AgentListed, AgentState, CallQuery, StoredCall};
 use crate::value::{Map, Value};
 
-const CALL: &str = "SELECT gseq, run, record, status,
-  (SELECT code FROM codes WHERE hash = runs.code), tape FROM runs";
+const CALL: &str = "SELECT gseq, run, record, status, (SELECT code FROM codes WHERE hash = runs.code),
+  (SELECT shared.record FROM shared WHERE shared.hash = runs.shared), tape FROM runs";
 
 /// One call.
 pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Option<StoredCall>> {
@@ -32,35 +33,66 @@ pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Opti
     }
 }
 
-/// Calls, newest first.
+/// Calls, newest first. The work does not grow with the history, only with the number of different methods.
 pub(super) fn calls(connection: &Connection, query: &CallQuery) -> rusqlite::Result<Vec<StoredCall>> {
     let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
+    let before = query.before.unwrap_or(i64::MAX);
+    let agent = query.agent.map(|agent| agent.0);
+    let (role, method) = (&query.role, &query.method);
+    if agent.is_none() && role.is_some() != method.is_some() {
+        let mut one = connection.prepare_cached(&format!("{CALL} WHERE gseq = ?1"))?;
+        let places = places(connection, query, before, limit)?;
+        return places.into_iter().map(|gseq| one.query_row([gseq], stored_call)).collect();
+    }
+    let mut wanted = String::new();
+    for (name, given) in
+        [("role = ?2", role.is_some()), ("method = ?3", method.is_some()), ("agent = ?4", agent.is_some())]
+    {
+        if given {
+            wanted = format!("{wanted} AND {name}");
+        }
+    }
     connection
-        .prepare_cached(&format!(
-            "{CALL} WHERE gseq < ?1 AND (?2 IS NULL OR role = ?2) AND (?3 IS NULL OR method = ?3)
-             AND (?4 IS NULL OR agent = ?4) ORDER BY gseq DESC LIMIT ?5"
-        ))?
-        .query_map(
-            params![
-                query.before.unwrap_or(i64::MAX),
-                query.role,
-                query.method,
-                query.agent.map(|agent| agent.0),
-                limit
-            ],
-            stored_call,
-        )?
+        .prepare_cached(&format!("{CALL} WHERE gseq < ?1{wanted} ORDER BY gseq DESC LIMIT ?5"))?
+        .query_map(params![before, role, method, agent, limit], stored_call)?
         .collect()
 }
 
+/// Where the calls of one role, or of one method, are. The index is by both: it is walked from one pair to the next.
+fn places(connection: &Connection, query: &CallQuery, before: i64, limit: i64) -> rusqlite::Result<Vec<i64>> {
+    let mut next = connection.prepare_cached(
+        "SELECT role, method FROM runs WHERE (role, method) > (?1, ?2) ORDER BY role, method LIMIT 1",
+    )?;
+    let mut newest = connection.prepare_cached(
+        "SELECT gseq FROM runs WHERE role = ?1 AND method = ?2 AND gseq < ?3 ORDER BY gseq DESC LIMIT ?4",
+    )?;
+    let mut found: Vec<i64> = Vec::new();
+    // A role begins before its first method.
+    let mut pair = (query.role.clone().unwrap_or_default(), String::new());
+    loop {
+        let after = next.query_row(params![pair.0, pair.1], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+        pair = match after {
+            Some(after) => after,
+            None => break,
+        };
+        if query.role.as_ref().is_some_and(|role| *role != pair.0) {
+            break;
+        }
+        if query.method.as_ref().is_none_or(|method| *method == pair.1) {
+            let rows = newest.query_map(params![pair.0, pair.1, before, limit], |row| row.get(0))?;
+            found.extend(rows.collect::<rusqlite::Result<Vec<i64>>>()?);
+        }
+    }
+    found.sort_unstable_by(|left, right| right.cmp(left));
+    found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    Ok(found)
+}
+
 fn stored_call(row: &Row<'_>) -> rusqlite::Result<StoredCall> {
-    let mut record = match Value::from_json(row.get_ref(2)?.as_str()?) {
-        Ok(Value::Map(map)) => map,
-        Ok(_) | Err(_) => Map::new(),
-    };
+    let mut record = row::record(row.get_ref(2)?.as_str()?, row.get_ref(5)?.as_str_or_null()?);
     record.insert("call_id".into(), run_id(row.get_ref(1)?.as_blob()?).to_string().into());
     record.insert("code".into(), row.get::<_, Option<String>>(4)?.as_deref().into());
-    let tapes = tapes(row.get::<_, Option<String>>(5)?.as_deref());
+    let tapes = tapes(row.get_ref(6)?.as_str_or_null()?);
     Ok(StoredCall { gseq: row.get(0)?, record, effects: Vec::new(), tapes })
 }
 
@@ -84,11 +116,16 @@ fn effects(connection: &Connection, id: CallId) -> rusqlite::Result<Vec<Map>> {
 pub(super) fn run(connection: &Connection, id: CallId) -> rusqlite::Result<Option<Result<StoredRun, StoredError>>> {
     let sealed = connection
         .prepare_cached(&format!("SELECT {} FROM runs WHERE run = ?1", Sealed::COLUMNS))?
-        .query_row([run_bytes(id)], |row| Sealed::read(row, 0))
+        .query_row([run_bytes(id)], |row| Sealed::read(row, 0, &mut |hash| shared(connection, hash)))
         .optional()?;
     let Some(sealed) = sealed else { return Ok(None) };
     let contract = contract(connection, &sealed.contract)?;
     Ok(Some(contract.and_then(|contract| sealed.run(contract))))
+}
+
+/// What reused calls have in common; one without content when it is missing.
+pub(super) fn shared(connection: &Connection, hash: &Digest) -> rusqlite::Result<Arc<Shared>> {
+    Ok(Arc::new(Shared::read(connection, hash)?.unwrap_or_else(|| Shared::missing(*hash))))
 }
 
 /// A stored contract.
