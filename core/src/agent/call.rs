@@ -306,6 +306,11 @@ impl<'a> Call<'a> {
             if let Err(error) = frame.journal.write(unit) {
                 let retriable =
                     matches!(error, StoreError::Full { .. } | StoreError::Busy { .. } | StoreError::TimedOut);
+                let what = if error == StoreError::Unanswered {
+                    "it is not known whether the call was stored"
+                } else {
+                    "the call is undone, for it could not be stored"
+                };
                 let mut outcome = record.outcome.clone();
                 let metadata = Metadata {
                     agent_outcome: AgentOutcome::FailedContractViolation,
@@ -315,7 +320,7 @@ impl<'a> Call<'a> {
                 };
                 outcome.result = Err(OutcomeError {
                     error_type: ErrorType::Other("store".to_owned()),
-                    message: format!("the call is undone, for it could not be stored: {error}"),
+                    message: format!("{what}: {error}"),
                     retriable,
                 });
                 let metadata = Arc::new(metadata);

@@ -52,11 +52,14 @@ impl<'a> Journal<'a> {
         record: impl FnOnce() -> Map,
         contract: &Arc<ExecutionContract>,
     ) -> Result<(), StoreError> {
-        if self.store.is_none() || self.began.swap(true, Ordering::AcqRel) {
+        if self.store.is_none() || self.began.load(Ordering::Acquire) {
             return Ok(());
         }
         let began = Began { run: self.run, record: record(), contract: contract.clone() };
-        self.write(vec![Change::Began(Arc::new(began))])
+        self.write(vec![Change::Began(Arc::new(began))])?;
+        // Not before it was taken: an intent without a beginning would be nobody's when the process dies.
+        self.began.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Says that a tool is about to run; on the disk when this returns, whatever the call promises. Returns its number.

@@ -307,9 +307,18 @@ pub enum StoreError {
         /// The system's words.
         message: String,
     },
-    /// It took too long.
+    /// It took too long. What was to be written is not written later either.
     #[error("the store did not answer in time")]
     TimedOut,
+    /// It took too long while the disk was at it: only here it is not known whether the unit was taken.
+    #[error("the disk of the store has not answered; whether it took the last write shows when it answers again")]
+    Unanswered,
+    /// Another file, or none, has the store's name.
+    #[error("the store {path:?} was moved, deleted or replaced while it was open; put it back, or open it again")]
+    Detached {
+        /// Where.
+        path: PathBuf,
+    },
     /// The agent has another role.
     #[error("agent {name:?} has the role {role:?} already; ask for it with that role, or choose another name")]
     Role {

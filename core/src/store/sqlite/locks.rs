@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, TransactionBehavior, params};
 
 use crate::store::{AgentId, AgentLock, StoreError};
 
@@ -30,23 +30,25 @@ impl Locks {
         Ok(Self { file: open(&path)?, path })
     }
 
-    /// Signs this process in.
-    pub(super) fn become_owner(&self, connection: &Connection) -> rusqlite::Result<i64> {
-        connection.execute(
+    /// Signs this process in. Its byte is locked before others can see it: nobody takes it for dead meanwhile.
+    pub(super) fn become_owner(&self, connection: &mut Connection) -> rusqlite::Result<i64> {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute(
             "INSERT INTO owners(pid, started) VALUES (?1, ?2)",
             params![std::process::id(), super::writer::now()],
         )?;
-        let owner = connection.last_insert_rowid();
+        let owner = transaction.last_insert_rowid();
         if let Err(error) = lock(&self.file, owner) {
             tracing::warn!(%error, "this process cannot be told from a dead one: its store cannot lock");
         }
+        transaction.commit()?;
         Ok(owner)
     }
 
     /// Processes that signed in and live no more.
     pub(super) fn dead_owners(&self, connection: &Connection, own: i64) -> rusqlite::Result<Vec<i64>> {
         let owners: Vec<i64> = connection
-            .prepare("SELECT owner FROM owners WHERE owner <> ?1")?
+            .prepare("SELECT owner FROM owners WHERE owner <> ?1 UNION SELECT owner FROM open_runs WHERE owner <> ?1")?
             .query_map([own], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         // A descriptor of its own, for this one's locks would not be in its own way.

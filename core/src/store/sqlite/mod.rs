@@ -25,6 +25,7 @@ mod locks;
 mod queue;
 mod read;
 mod row;
+mod same_file;
 mod scan;
 mod schema;
 mod shared;
@@ -129,6 +130,7 @@ impl SqliteStore {
         let queue = self.attached(|attached| attached.queue.clone())?;
         queue.send(job, deadline).map_err(|refused| match refused {
             Refused::Full => StoreError::TimedOut,
+            Refused::Trouble(trouble) => trouble,
             Refused::Ended => {
                 let message = "its writer has stopped".to_owned();
                 StoreError::Io { path: self.path.to_path_buf(), message }
@@ -142,18 +144,16 @@ impl Attached {
         vfs::use_open_file_locks();
         make_folder(path)?;
         let cannot = |message: String| StoreError::Open { path: path.to_owned(), message };
-        let mut connection = connect(path, true)?;
-        schema::prepare(&mut connection, path)?;
         let failed = |error: rusqlite::Error| failure(&error, path);
-        verify::check_newest_anchor(&connection, path)?;
-        let locks = Arc::new(locks::Locks::open(path).map_err(|error| cannot(error.to_string()))?);
-        let owner = locks.become_owner(&connection).map_err(failed)?;
-        let dead = locks.dead_owners(&connection, owner).map_err(failed)?;
-        let recovered = writer::recover(&mut connection, &dead).map_err(failed)?;
-        if recovered > 0 {
-            tracing::info!(recovered, "calls that died with their process are marked as interrupted");
-        }
-        let last = Last::read(&connection).map_err(failed)?;
+        let mut connection = connect(path, true)?;
+        let (locks, owner, mut last) = match Self::enter(&mut connection, path) {
+            Ok(entered) => entered,
+            Err(error) => {
+                abandon(connection);
+                return Err(error);
+            }
+        };
+        last.file = same_file::SameFile::at(path);
         let mut reader = connect(path, false)?;
         schema::configure(&mut reader).map_err(failed)?;
         let queue = Arc::new(Queue::default());
@@ -164,6 +164,22 @@ impl Attached {
             .map_err(|error| cannot(error.to_string()))?;
         let reader = Arc::new(Mutex::new(reader));
         Ok(Self { generation: fork::generation(), queue, writer: Some(writer), reader, locks })
+    }
+
+    /// Makes sure that the file is a store, signs in, and ends what died.
+    fn enter(connection: &mut Connection, path: &Path) -> Result<(Arc<locks::Locks>, i64, Last), StoreError> {
+        let failed = |error: rusqlite::Error| failure(&error, path);
+        schema::prepare(connection, path)?;
+        verify::check_newest_anchor(connection, path)?;
+        let locks = locks::Locks::open(path)
+            .map_err(|error| StoreError::Open { path: path.to_owned(), message: error.to_string() })?;
+        let owner = locks.become_owner(connection).map_err(failed)?;
+        let dead = locks.dead_owners(connection, owner).map_err(failed)?;
+        let recovered = writer::recover(connection, &dead).map_err(failed)?;
+        if recovered > 0 {
+            tracing::info!(recovered, "calls that died with their process are marked as interrupted");
+        }
+        Ok((Arc::new(locks), owner, Last::read(connection).map_err(failed)?))
     }
 }
 
@@ -281,6 +297,15 @@ fn connect(path: &Path, create: bool) -> Result<Connection, StoreError> {
     Connection::open_with_flags(path, flags).map_err(|error| failure(&error, path))
 }
 
+/// Lets go of a connection that failed. It does not tidy up the log on its way out: what its flushes did is not known.
+fn abandon(connection: Connection) {
+    use rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+
+    if let Err(error) = connection.set_db_config(SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true) {
+        tracing::debug!(%error, "a connection that failed may tidy up");
+    }
+}
+
 /// A folder of its own for a store that has none yet; the file is for its owner alone.
 fn make_folder(path: &Path) -> Result<(), StoreError> {
     let cannot = |error: std::io::Error, what: &str| StoreError::Open {
@@ -322,14 +347,20 @@ fn patience(attempts: i32) -> bool {
     Duration::from_micros(200) * attempts.unsigned_abs() < PATIENCE
 }
 
-/// Whether the error is about the file and not about what was to be written.
+/// Whether the error is about the file and not about what was to be written: such a unit would be refused again and
+/// again, and everything behind it.
 fn is_about_the_file(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() != Some(ErrorCode::ConstraintViolation)
+    let about_the_unit = [ErrorCode::ConstraintViolation, ErrorCode::TooBig, ErrorCode::TypeMismatch];
+    error.sqlite_error_code().is_some_and(|code| !about_the_unit.contains(&code))
 }
 
 fn failure(error: &rusqlite::Error, path: &Path) -> StoreError {
     let path = path.to_owned();
     let message = error.to_string();
+    // The log's shared memory is a file, too; what it cannot have is space.
+    if error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE) {
+        return StoreError::Full { path };
+    }
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StoreError::Full { path },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy { path },

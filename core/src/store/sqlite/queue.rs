@@ -11,11 +11,11 @@ use parking_lot::{Condvar, Mutex};
 
 use super::writer::Ack;
 use crate::log::record::CallRecord;
-use crate::store::{Change, Unit};
+use crate::store::{Change, StoreError, Unit};
 use crate::value::Value;
 
 /// Units that may wait; a full queue holds callers up until there is room.
-const UNITS: usize = 4_096;
+pub(super) const UNITS: usize = 4_096;
 /// Bytes of values and texts in them, roughly. One unit may be larger, and then waits alone.
 const BYTES: usize = 64 << 20;
 
@@ -28,10 +28,12 @@ pub(super) enum Job {
 }
 
 /// Why a job was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Refused {
     /// There was no room until the deadline.
     Full,
+    /// There is no room, for the writer cannot write.
+    Trouble(StoreError),
     /// The writer has ended.
     Ended,
 }
@@ -65,6 +67,8 @@ struct Waiting {
     held_up: usize,
     /// The writer sleeps until somebody wakes it.
     asleep: bool,
+    /// Why the writer cannot write at present.
+    trouble: Option<StoreError>,
     closed: bool,
     ended: bool,
 }
@@ -76,6 +80,9 @@ impl Queue {
         let awaited = matches!(job, Job::Write(_, Some(_)) | Job::Sync(_));
         let mut waiting = self.waiting.lock();
         while !waiting.ended && !waiting.has_room(bytes) {
+            if let Some(trouble) = &waiting.trouble {
+                return Err(Refused::Trouble(trouble.clone()));
+            }
             waiting.held_up += 1;
             let timed_out = self.room.wait_until(&mut waiting, deadline).timed_out();
             waiting.held_up -= 1;
@@ -128,6 +135,15 @@ impl Queue {
             (true, false) => Rested::Idle,
             (true, true) => Rested::Closed,
         }
+    }
+
+    /// The writer cannot write, or can again.
+    pub(super) fn set_trouble(&self, trouble: Option<StoreError>) {
+        let mut waiting = self.waiting.lock();
+        if trouble.is_some() && waiting.held_up > 0 {
+            self.room.notify_all();
+        }
+        waiting.trouble = trouble;
     }
 
     /// Whether nobody will send any more.

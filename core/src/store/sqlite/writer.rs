@@ -11,8 +11,9 @@ use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::anchors::Anchors;
-use super::queue::{Job, Queue, Rested};
+use super::queue::{self, Job, Queue, Rested};
 use super::row::{Sealed, digest, run_bytes};
+use super::same_file::SameFile;
 use super::shared::{Seen, Shared};
 use super::{failure, schema};
 use crate::ids::{CallId, Digest};
@@ -29,21 +30,47 @@ const REST: Duration = Duration::from_millis(1);
 const RESTS: u32 = 20;
 /// How long it waits before it tries again what could not be written.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long it tries once nobody will send any more.
-const LAST_TRIES: Duration = Duration::from_secs(5);
+/// How long it tries once nobody will send any more: a full disk must not keep a process from ending.
+const LAST_TRIES: Duration = Duration::from_millis(500);
+/// How long somebody whose time is up still waits for a unit that is being written.
+const AT_DISK: Duration = Duration::from_secs(10);
 /// What the writer remembers to be in the file already, at most.
 const REMEMBERED: usize = 4_096;
 
 /// Where somebody waits for the disk.
 #[derive(Default)]
 pub(super) struct Ack {
-    done: Mutex<Option<Result<(), StoreError>>>,
+    stage: Mutex<Stage>,
     ready: Condvar,
 }
 
+/// How far a unit has come.
+#[derive(Default)]
+enum Stage {
+    /// It waits; whoever sent it may take it back.
+    #[default]
+    Queued,
+    /// It was taken back: it is never written.
+    Withdrawn,
+    /// It is part of a transaction: only the disk knows now.
+    Writing,
+    /// It was written, or refused.
+    Done(Result<(), StoreError>),
+}
+
 impl Ack {
+    /// Marks it as being written; false when it was taken back.
+    fn begin(&self) -> bool {
+        let mut stage = self.stage.lock();
+        if matches!(*stage, Stage::Withdrawn) {
+            return false;
+        }
+        *stage = Stage::Writing;
+        true
+    }
+
     fn answer(&self, result: Result<(), StoreError>) {
-        *self.done.lock() = Some(result);
+        *self.stage.lock() = Stage::Done(result);
         self.ready.notify_all();
     }
 
@@ -52,19 +79,32 @@ impl Ack {
         self.answer(Err(StoreError::TimedOut));
     }
 
-    /// Waits for the answer, until `deadline` if there is one.
+    /// Waits for the answer, until `deadline` if there is one. A unit that is not being written by then is taken back:
+    /// what was reported as not stored is never stored later.
     pub(super) fn wait(&self, deadline: Option<Instant>) -> Result<(), StoreError> {
-        let mut done = self.done.lock();
+        let mut stage = self.stage.lock();
         loop {
-            if let Some(result) = done.take() {
-                return result;
+            match &*stage {
+                Stage::Done(result) => return result.clone(),
+                Stage::Queued | Stage::Writing | Stage::Withdrawn => {}
             }
-            match deadline {
-                None => self.ready.wait(&mut done),
-                Some(deadline) => {
-                    if self.ready.wait_until(&mut done, deadline).timed_out() && done.is_none() {
-                        return Err(StoreError::TimedOut);
-                    }
+            let Some(deadline) = deadline else {
+                self.ready.wait(&mut stage);
+                continue;
+            };
+            let writing = matches!(*stage, Stage::Writing);
+            let until = if writing { deadline + AT_DISK } else { deadline };
+            if !self.ready.wait_until(&mut stage, until).timed_out() {
+                continue;
+            }
+            match &*stage {
+                Stage::Done(result) => return result.clone(),
+                // It came to be written in the last moment.
+                Stage::Writing if !writing => {}
+                Stage::Writing => return Err(StoreError::Unanswered),
+                Stage::Queued | Stage::Withdrawn => {
+                    *stage = Stage::Withdrawn;
+                    return Err(StoreError::TimedOut);
                 }
             }
         }
@@ -72,8 +112,8 @@ impl Ack {
 }
 
 /// Writes until nobody can send any more. Units that nobody waits for are kept until they can be written: a full disk
-/// fills the queue, and a full queue is what callers then hear of.
-pub(super) fn write_jobs(queue: &Queue, mut connection: Connection, path: &Path, owner: i64, last: Last) {
+/// fills the queue, and a full queue is what callers then hear of, with what is wrong.
+pub(super) fn write_jobs(queue: &Queue, connection: Connection, path: &Path, owner: i64, last: Last) {
     /// However this thread ends, nobody waits for it any more.
     struct Ends<'a>(&'a Queue);
     impl Drop for Ends<'_> {
@@ -85,18 +125,28 @@ pub(super) fn write_jobs(queue: &Queue, mut connection: Connection, path: &Path,
     let mut state = last;
     let mut memory = Memory::default();
     let mut jobs: Vec<Job> = Vec::new();
+    // After a failed flush the system may have forgotten pages: that connection is not asked again (P12).
+    let mut connection = Some(connection);
     let mut last_tries = None;
     loop {
         if jobs.is_empty() && !rest(queue, &mut state, path) {
             return;
         }
-        queue.take(&mut jobs, GROUP);
-        match write_group(&mut connection, &jobs, owner, &mut state, &mut memory) {
+        // While nothing can be written, whoever waits is told so, and does not wait behind what is kept.
+        queue.take(&mut jobs, if connection.is_some() { GROUP } else { queue::UNITS });
+        let group = &jobs[..jobs.len().min(GROUP)];
+        let written = match &mut connection {
+            Some(connection) => write_group(connection, group, path, owner, &mut state, &mut memory),
+            None => reopen(path, &mut state)
+                .and_then(|fresh| write_group(connection.insert(fresh), group, path, owner, &mut state, &mut memory)),
+        };
+        match written {
             Ok(results) => {
+                queue.set_trouble(None);
                 if state.anchors.due(state.gseq) {
                     state.anchor(path);
                 }
-                for (job, result) in jobs.drain(..).zip(results) {
+                for (job, result) in jobs.drain(..results.len()).zip(results) {
                     match job {
                         Job::Write(_, Some(ack)) => ack.answer(result.map_err(|error| failure(&error, path))),
                         Job::Write(_, None) => {
@@ -108,9 +158,9 @@ pub(super) fn write_jobs(queue: &Queue, mut connection: Connection, path: &Path,
                     }
                 }
             }
-            Err(error) => {
-                let told = failure(&error, path);
+            Err(told) => {
                 memory.forget();
+                queue.set_trouble(Some(told.clone()));
                 jobs.retain(|job| match job {
                     Job::Write(_, Some(ack)) | Job::Sync(ack) => {
                         ack.answer(Err(told.clone()));
@@ -118,27 +168,44 @@ pub(super) fn write_jobs(queue: &Queue, mut connection: Connection, path: &Path,
                     }
                     Job::Write(_, None) => true,
                 });
-                // After a failed flush the system may have forgotten pages: this connection is not asked again (P12).
-                if let Ok(mut fresh) = Connection::open(path)
-                    && schema::configure(&mut fresh).is_ok()
-                    && fresh.pragma_update(None, "synchronous", "full").is_ok()
+                if !matches!(told, StoreError::Busy { .. })
+                    && let Some(failed) = connection.take()
                 {
-                    connection = fresh;
+                    super::abandon(failed);
                 }
-                if let Ok(found) = Last::read(&connection) {
-                    state = Last { anchors: state.anchors, ..found };
+                if jobs.is_empty() {
+                    continue;
                 }
                 if queue.is_closed() && Instant::now() > *last_tries.get_or_insert_with(|| Instant::now() + LAST_TRIES)
                 {
-                    tracing::error!(%error, units = jobs.len(), "the last calls could not be stored");
+                    tracing::error!(error = %told, units = jobs.len(), "the last calls could not be stored");
                     return;
                 }
-                if !jobs.is_empty() {
-                    std::thread::sleep(RETRY);
-                }
+                std::thread::sleep(RETRY);
             }
         }
     }
+}
+
+/// A connection in place of one that failed.
+fn reopen(path: &Path, state: &mut Last) -> Result<Connection, StoreError> {
+    let failed = |error: rusqlite::Error| failure(&error, path);
+    state.file.check(path)?;
+    let mut fresh = super::connect(path, false)?;
+    // A commit whose flush failed was refused, and lies whole behind the end of the log: without this, a process that
+    // dies now would leave it to be found. Before this connection learns to wait for others, who may read the log long.
+    match fresh.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed) {
+        Ok(()) | Err(StoreError::Full { .. } | StoreError::Busy { .. }) => {}
+        Err(error) => {
+            super::abandon(fresh);
+            return Err(error);
+        }
+    }
+    schema::configure(&mut fresh).map_err(failed)?;
+    fresh.pragma_update(None, "synchronous", "full").map_err(failed)?;
+    let found = Last::read(&fresh).map_err(failed)?;
+    (state.gseq, state.seal) = (found.gseq, found.seal);
+    Ok(fresh)
 }
 
 /// Waits for work: looks for it now and then for a while, then sleeps. False when nobody can send any more.
@@ -258,6 +325,8 @@ pub(super) struct Last {
     gseq: i64,
     seal: Digest,
     pub(super) anchors: Anchors,
+    /// The file that was opened.
+    pub(super) file: SameFile,
 }
 
 impl Last {
@@ -269,7 +338,7 @@ impl Last {
             Some(row) => (row.get(0)?, digest(row.get_ref(1)?.as_blob()?)),
             None => (0, Digest([0; 32])),
         };
-        Ok(Self { gseq, seal, anchors: Anchors::default() })
+        Ok(Self { gseq, seal, anchors: Anchors::default(), file: SameFile::default() })
     }
 
     fn anchor(&mut self, path: &Path) {
@@ -279,25 +348,32 @@ impl Last {
 
 type Results = Vec<rusqlite::Result<()>>;
 
-/// One transaction. As a rule every unit can be written; if one is refused, all are written again with a savepoint each,
-/// and the refused one leaves no trace of itself.
+/// One transaction, in the file that the path names before and after it: nobody is told of what went into another.
+///
+/// As a rule every unit can be written; if one is refused, all are written again with a savepoint each, and the refused
+/// one leaves no trace of itself.
 fn write_group(
     connection: &mut Connection,
     jobs: &[Job],
+    path: &Path,
     owner: i64,
     state: &mut Last,
     memory: &mut Memory,
-) -> rusqlite::Result<Results> {
+) -> Result<Results, StoreError> {
     if jobs.iter().all(|job| matches!(job, Job::Sync(_))) {
         return Ok(jobs.iter().map(|_| Ok(())).collect());
     }
-    match write_at_once(connection, jobs, owner, state, memory) {
+    state.file.check(path)?;
+    let written = match write_at_once(connection, jobs, owner, state, memory) {
         Err(error) if !super::is_about_the_file(&error) => {
             memory.forget();
             write_one_by_one(connection, jobs, owner, state, memory)
         }
         other => other,
-    }
+    };
+    let results = written.map_err(|error| failure(&error, path))?;
+    state.file.check(path)?;
+    Ok(results)
 }
 
 fn write_at_once(
@@ -361,10 +437,12 @@ fn write_one_by_one(
     Ok(results)
 }
 
+/// What is to be written for a job; nothing when whoever sent it has taken it back.
 fn changes(job: &Job) -> &[Change] {
     match job {
-        Job::Write(unit, _) => unit,
-        Job::Sync(_) => &[],
+        Job::Write(unit, None) => unit,
+        Job::Write(unit, Some(ack)) if ack.begin() => unit,
+        Job::Write(..) | Job::Sync(_) => &[],
     }
 }
 
@@ -536,6 +614,10 @@ fn append(
 /// Takes an ended call from those that are under way.
 fn close(connection: &Connection, run: CallId) -> rusqlite::Result<()> {
     connection.prepare_cached("DELETE FROM open_runs WHERE run = ?1")?.execute([run_bytes(run)])?;
+    // A tool whose answer was never stored: nobody knows what it did (P5).
+    connection
+        .prepare_cached("UPDATE effects SET status = 'unknown' WHERE run = ?1 AND status = 'started'")?
+        .execute([run_bytes(run)])?;
     Ok(())
 }
 
@@ -558,8 +640,6 @@ pub(super) fn recover(connection: &mut Connection, dead: &[i64]) -> rusqlite::Re
                 Ok(Value::Map(map)) => map,
                 Ok(_) | Err(_) => Map::new(),
             };
-            transaction
-                .execute("UPDATE effects SET status = 'unknown' WHERE run = ?1 AND status = 'started'", [&run])?;
             let sealed = Sealed::interrupted(record, digest(&contract));
             let run = super::row::run_id(&run);
             append(&transaction, run, None, &sealed, &mut end)?;
