@@ -117,7 +117,7 @@ fn call_reads_json_where_it_parses_and_prints_the_value_alone() {
         let ran = world.run(&arguments);
         assert_eq!((ran.code, ran.out.as_str()), (Some(0), out), "{arguments:?}: {}", ran.err);
     }
-    let ran = world.run(&["call", "calculator", "add", "2", "3", "--json"]);
+    let ran = world.run(&["call", "calculator", "add", "2", "3", "--json", "--store", ":memory:"]);
     let envelope: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!((&envelope["status"], &envelope["value"]), (&"ok".into(), &5.into()));
     assert_eq!(envelope["metadata"]["source"], "library");
@@ -265,7 +265,10 @@ fn calls_show_tail_and_programs_read_a_log() {
     for command in ["calls", "tail", "programs"] {
         check(&world.run(&[command, "missing.jsonl"]), 4, &["missing.jsonl: No such file"]);
     }
-    check(&world.run(&["calls"]), 4, &["state/cadenza/calls.jsonl"]);
+    check(&world.run(&["calls"]), 0, &["calculator.add(2, 3)"]);
+    let mut command = world.command(&["calls"]);
+    command.env("CADENZA_STORE", ":memory:");
+    check(&finished(command), 4, &["state/cadenza/calls.jsonl"]);
 }
 
 #[test]
@@ -557,7 +560,7 @@ fn without_a_store_of_its_own_a_call_is_kept_in_the_users() {
         let ran = world.run(&arguments);
         check(&ran, 0, &[]);
         assert_eq!(ran.err, "");
-        ["generated", "reused"].map(|source| ran.out.contains(&format!("\"source\":\"{source}\"")))
+        ["library", "reused"].map(|source| ran.out.contains(&format!("\"source\":\"{source}\"")))
     });
     assert_eq!(sources, [[true, false], [false, true]], "the next process has the program");
     assert!(world.path("data/cadenza/store.db").is_file());
@@ -567,7 +570,7 @@ fn without_a_store_of_its_own_a_call_is_kept_in_the_users() {
     check(&world.run(&["verify"]), 0, &["intact: 2 call(s)"]);
     let mut command = world.command(&arguments);
     command.env("CADENZA_STORE", ":memory:");
-    check(&finished(command), 0, &["generated"]);
+    check(&finished(command), 0, &["library"]);
     check(&world.run(&["verify"]), 0, &["intact: 2 call(s)"]);
 }
 
