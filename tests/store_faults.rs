@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::Options;
-use cadenza_core::store::{CallQuery, SqliteStore};
+use cadenza_core::store::{CallQuery, SqliteStore, Store};
+use cadenza_core::value::{Map, Value};
 use cut::{End, Image};
 use disk::{Disk, Event, Kind, Plan};
 use workload::{Told, check, count};
@@ -327,4 +328,53 @@ fn a_call_that_was_refused_for_time_is_not_stored_later() {
     let again = calc.call("add", vec![1.into(), 2.into()], Default::default()).unwrap();
     assert!(again.ok(), "{:?}", again.error());
     kept.verify().unwrap();
+}
+
+/// The third process: makes calls, forks in the middle of them, and both go on with what the parent had opened (R11).
+#[test]
+fn forking() {
+    let Ok(folder) = std::env::var("CADENZA_FORKING") else { return };
+    let runtime = Runtime::builder().options(workload::options(folder.as_ref())).build().unwrap();
+    let named = || Options { name: Some("tally".into()), ..Options::default() };
+    let tally = runtime.agent("counter", named()).unwrap();
+    let calc = runtime.agent("calculator", Options::default()).unwrap();
+    let rounds = || {
+        for number in 0..40 {
+            assert!(tally.call("increment", Vec::new(), Map::new()).unwrap().ok());
+            assert!(calc.call("add", vec![number.into(), 1.into()], Map::new()).unwrap().ok());
+        }
+        0
+    };
+    rounds();
+    // SAFETY: the child goes on with this thread alone, as a forked Python worker does, and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        cadenza_core::fork::after_fork_in_child();
+        let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(rounds)).unwrap_or(1);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(code) };
+    }
+    rounds();
+    let mut status = 0;
+    // SAFETY: waits for the child just made.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child failed");
+}
+
+#[test]
+fn r11_a_forked_child_shares_no_handle_and_loses_nothing() {
+    for round in 0..if long() { 100 } else { 3 } {
+        let place = folder();
+        let store = store_in(&place);
+        let done = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "forking", "--nocapture", "--test-threads", "1"])
+            .env("CADENZA_FORKING", &store)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let kept = SqliteStore::open(&store.join("app.db")).unwrap_or_else(|error| panic!("{round}: {error}"));
+        assert_eq!(kept.verify().unwrap().calls, 240);
+        let state = kept.open_agent("default", "tally", "counter").unwrap();
+        assert_eq!(state.context["count"], Value::Int(120));
+    }
 }
