@@ -52,11 +52,12 @@ test-python:
 	server=$(CARGO_TARGET_DIR)/debug/examples/wire_server; \
 	  CADENZA_WIRE_SERVER=$$(test -x $$server && echo $$server || true) $(PY) -m pytest -q tests/python
 
-conform:  ## every scenario for every host runtime and both program languages
-	for language in lua rhai; do \
-	  for runtime in rust lua rhai python; do \
-	    $(VENV)/bin/cadenza conform --runtime $$runtime --language $$language | tail -1; \
-	  done; done
+conform:  ## every scenario for every host runtime, both program languages and both stores
+	for store in memory sqlite; do \
+	  for language in lua rhai; do \
+	    for runtime in rust lua rhai python; do \
+	      $(VENV)/bin/cadenza conform --runtime $$runtime --language $$language --store $$store | tail -1; \
+	    done; done; done
 
 bench: setup  ## medians and ratios to a floor, in one run
 	cargo build --release -p cadenza-benches

@@ -99,9 +99,9 @@ fn every_clause_of_the_agent_contract_has_a_scenario() {
             assert!(!sentences.is_empty(), "{id} verifies nothing");
             for sentence in sentences {
                 let mark = text(sentence).split(' ').next().unwrap_or_default();
-                let number = mark.strip_prefix("AC-").and_then(|number| number.parse::<u32>().ok());
-                let number = number.unwrap_or_else(|| panic!("{id}: {sentence} begins with no clause"));
-                clauses.insert(number);
+                let known = include_str!("clauses.txt").split_whitespace().any(|clause| clause == mark);
+                assert!(known, "{id}: {sentence} begins with no clause");
+                clauses.extend(mark.strip_prefix("AC-").and_then(|number| number.parse::<u32>().ok()));
             }
         }
     }

@@ -25,7 +25,7 @@ use crate::kernel::{self, Ask, Decision, Executed, Inference, Input, ToolEnvelop
 use crate::log::record::AttemptFailure;
 use crate::message::{AdapterDecision, AgentMessage, ModelReply, Usage};
 use crate::outcome::{AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, Reason, error_type};
-use crate::program::registry::{Kept, Written};
+use crate::program::registry::{Kept, ProgramState, Written};
 use crate::program::tape::Tape;
 use crate::program::{
     Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
@@ -230,9 +230,10 @@ impl<'a> Attempts<'a> {
         let generated = self.source == ProgramSource::Generated;
         let (context, remembered) = if generated { std::mem::take(&mut self.shown) } else { Default::default() };
         let history: Vec<Value> = remembered.iter().map(|entry| entry.value().clone()).collect();
-        let saved = call.agent.runtime().registry().keep(
+        let runtime = call.agent.runtime();
+        let mut saved = runtime.registry().weigh(
             call.key(),
-            program,
+            &program,
             call.agent.0.settings.model.clone(),
             &Written {
                 arguments: call.arguments(),
@@ -245,6 +246,22 @@ impl<'a> Attempts<'a> {
                 probeable: tools.is_empty() && !reached_agents,
             },
         );
+        let differences = runtime.trial(&saved);
+        if let Some(first) = differences.first() {
+            saved.state = ProgramState::Candidate;
+            let more =
+                if differences.len() > 1 { format!(" (and {} more)", differences.len() - 1) } else { String::new() };
+            let note = format!(
+                "the new program is kept as a candidate, for it answers recorded calls otherwise: {}{more}; the one before it \
+                 stays until somebody approves the new one",
+                first.words
+            );
+            let note = bounded(&note);
+            tracing::warn!(role = &**call.agent.role(), method = &*call.method, "{note}");
+            saved.note = Some(note.as_str().into());
+            self.note = Some(note.into());
+        }
+        runtime.registry().keep(&mut saved, program);
         if self.frame.journal.store().is_some() {
             self.changes.push(Change::Kept { program: Arc::new(saved), run: Some(call.call_id) });
         }

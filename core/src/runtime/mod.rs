@@ -25,6 +25,7 @@ pub mod options;
 pub mod replay;
 pub mod settings;
 mod spawn;
+pub mod trial;
 pub mod wait;
 
 pub use spawn::spawn;
@@ -213,7 +214,7 @@ impl Runtime {
             store.write(vec![Change::State { program: id, state }], Durability::Strict, None)?;
         }
         let mut saved = listed.kept.saved(&listed.key);
-        (saved.state, saved.failures_in_a_row) = (state, 0);
+        (saved.state, saved.failures_in_a_row, saved.note) = (state, 0, None);
         self.0.registry.adopt(&saved, listed.kept.program.clone());
         Ok(true)
     }
@@ -221,7 +222,7 @@ impl Runtime {
     /// Writes the lock file of every program that may run now.
     pub fn lock(&self, path: &Path) -> Result<usize, LockError> {
         let programs = self.programs(None);
-        let active = programs.iter().filter(|listed| !listed.kept.quarantined());
+        let active = programs.iter().filter(|listed| listed.kept.is_offered());
         Lock::write(path, active.map(|listed| (&listed.key, listed.kept.program.digest)))
     }
 

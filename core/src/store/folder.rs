@@ -100,6 +100,7 @@ pub fn import(folder: &Path) -> Result<Vec<Saved>, FolderError> {
             uses: 0,
             failures: 0,
             failures_in_a_row: 0,
+            note: None,
             state: if edited {
                 ProgramState::Pinned
             } else {

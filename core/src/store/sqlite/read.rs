@@ -215,7 +215,7 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
 
 const PROGRAM: &str =
     "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
-  probeable, uses, failures, failures_in_a_row, state, programs.context
+  probeable, uses, failures, failures_in_a_row, state, programs.context, note
   FROM programs JOIN codes ON codes.hash = programs.code";
 
 /// Programs under one key, newest first, or all.
@@ -224,7 +224,7 @@ pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::
         Some(key) => connection
             .prepare_cached(&format!(
                 "{PROGRAM} WHERE namespace = ?1 AND role = ?2 AND method = ?3 AND contract = ?4 AND shape = ?5
-                 AND programs.language = ?6 AND interface = ?7 AND state <> 'quarantined'
+                 AND programs.language = ?6 AND interface = ?7 AND state NOT IN ('quarantined', 'candidate')
                  ORDER BY state = 'pinned' DESC, created DESC LIMIT 8"
             ))?
             .query_map(
@@ -284,5 +284,6 @@ fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
         failures: row.get::<_, i64>(13)?.unsigned_abs(),
         failures_in_a_row: row.get(14)?,
         state: ProgramState::from_name(row.get_ref(15)?.as_str()?).unwrap_or_default(),
+        note: row.get::<_, Option<String>>(17)?.as_deref().map(Arc::from),
     }))
 }

@@ -516,11 +516,12 @@ fn write(
                 .prepare_cached(
                     // Written again, a program has the evidence of its last run; what people decided about it stays.
                     "INSERT INTO programs(program, namespace, role, method, contract, shape, language, interface,
-                     code, model, version, inputs, probeable, state, created_run, created, context)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
+                     code, model, version, inputs, probeable, state, created_run, created, context, note)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
                      ON CONFLICT(program) DO UPDATE SET inputs = excluded.inputs, context = excluded.context,
-                     probeable = excluded.probeable, created = excluded.created,
-                     state = CASE excluded.state WHEN 'active' THEN programs.state ELSE excluded.state END",
+                     probeable = excluded.probeable, created = excluded.created, note = excluded.note,
+                     state = CASE WHEN excluded.state IN ('active', 'candidate') THEN programs.state
+                       ELSE excluded.state END",
                 )?
                 .execute(params![
                     program.id().0,
@@ -540,12 +541,15 @@ fn write(
                     run.map(run_bytes),
                     now(),
                     Some(program.pins.to_value()).filter(|pins| *pins != Value::Null).map(|pins| pins.to_json()),
+                    program.note.as_deref().map(secret::scrub),
                 ])?;
         }
         Change::State { program, state } => {
             memory.write_uses(connection)?;
             connection
-                .prepare_cached("UPDATE programs SET state = ?2, failures_in_a_row = 0 WHERE program = ?1")?
+                .prepare_cached(
+                    "UPDATE programs SET state = ?2, note = NULL, failures_in_a_row = 0 WHERE program = ?1",
+                )?
                 .execute(params![program.0, state.as_str()])?;
         }
         Change::Used { program, ok } => memory.used(*program, *ok),
