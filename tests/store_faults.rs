@@ -10,6 +10,8 @@
 mod cut;
 #[path = "store_faults/disk.rs"]
 mod disk;
+#[path = "store_faults/mutation.rs"]
+mod mutation;
 #[path = "store_faults/sim.rs"]
 mod sim;
 #[path = "store_faults/workload.rs"]
