@@ -235,12 +235,13 @@ impl Runtime {
         let host = TapeHost::new(tape, Follow::Exactly, recorded.role.clone());
         let limits = Limits { cpu_time: TIME, ..(*self.0.settings.limits).clone() };
         let execution = self.run_again(language, code, arguments, &limits, &host)?;
-        if matches!(execution.result, Err(ProgramFailure::CpuTime { .. } | ProgramFailure::Deadline)) {
-            return Ok(Some("it takes too long to run again".to_owned()));
-        }
+        let clock = matches!(execution.result, Err(ProgramFailure::CpuTime { .. } | ProgramFailure::Deadline));
         let found = execution.result.map_err(|failure| failure.to_string());
         if let Some(strayed) = host.strayed() {
             return Err(strayed);
+        }
+        if clock {
+            return Ok(Some("it takes too long to run again".to_owned()));
         }
         expected.compare(&found)?;
         if canonical_writes(&host.writes()) != canonical_writes(&tape.writes) {
