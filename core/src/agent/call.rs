@@ -198,7 +198,7 @@ impl<'a> Call<'a> {
 
     /// Waits for the agent's turn; `None` when the call was over first.
     async fn turn(&self) -> Option<tokio::sync::MutexGuard<'a, ()>> {
-        let gate = self.agent.0.gate.of_this_process();
+        let gate = self.agent.0.gate.get();
         if let Ok(turn) = gate.try_lock() {
             return Some(turn);
         }
@@ -309,6 +309,7 @@ impl<'a> Call<'a> {
                 }
             }
             unit.push(Change::Ended { record: record.clone(), agent: context.agent_id() });
+            let writing = if wrote { context.writing() } else { None };
             if let Err(error) = frame.journal.write(unit) {
                 let retriable =
                     matches!(error, StoreError::Full { .. } | StoreError::Busy { .. } | StoreError::TimedOut);
@@ -333,11 +334,13 @@ impl<'a> Call<'a> {
                 outcome.metadata = Some(metadata.clone());
                 return Some((outcome, metadata));
             }
-            if wrote {
-                context.wrote();
+            if let Some(writing) = &writing {
+                writing.taken();
             }
-        }
-        if let Some(host) = host {
+            if let Some(host) = host {
+                host.commit();
+            }
+        } else if let Some(host) = host {
             host.commit();
         }
         None
