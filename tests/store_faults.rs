@@ -10,6 +10,8 @@
 mod cut;
 #[path = "store_faults/disk.rs"]
 mod disk;
+#[path = "store_faults/mutation.rs"]
+mod mutation;
 #[path = "store_faults/sim.rs"]
 mod sim;
 #[path = "store_faults/workload.rs"]
@@ -18,12 +20,15 @@ mod workload;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use cadenza_core::agent::Agent;
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::Options;
-use cadenza_core::store::{CallQuery, SqliteStore};
+use cadenza_core::store::{CallQuery, SqliteStore, Store};
+use cadenza_core::tools::Tool;
+use cadenza_core::value::{Map, Value};
 use cut::{End, Image};
 use disk::{Disk, Event, Kind, Plan};
 use workload::{Told, check, count};
@@ -130,22 +135,11 @@ fn r2_p2_killed_at_every_call_of_the_system_nothing_acknowledged_is_lost() {
 /// P4: recovery may itself be killed any number of times.
 #[test]
 fn p4_recovery_that_is_killed_at_every_call_ends_what_died_once() {
-    let whole = folder();
-    let last = calls_of(&store_in(&whole), "run");
-    // A call that died between INTENT and RESULT: the first place where recovery has something to do.
-    let (place, store, told) = (1..=last)
-        .find_map(|at| {
-            let place = folder();
-            let store = store_in(&place);
-            let (told, _) = kill(&store, "run", at);
-            let database = rusqlite::Connection::open(store.join("app.db")).ok()?;
-            let query = "SELECT count(*) FROM effects WHERE status = 'started'";
-            let started: i64 = database.query_row(query, [], |row| row.get(0)).ok()?;
-            // Left as a killed process leaves it: this connection must not tidy up.
-            std::mem::forget(database);
-            (started > 0).then_some((place, store, told))
-        })
-        .expect("some call was under way");
+    // A call that dies between INTENT and RESULT.
+    let place = folder();
+    let store = store_in(&place);
+    let (told, killed) = kill(&store, "tool", 0);
+    assert!(killed, "{told:?}");
     let untouched = copied(&store);
     let calls = calls_of(&copied(&untouched.path().join("store")).path().join("store"), "open");
     for at in ordinals(calls, 12) {
@@ -327,4 +321,112 @@ fn a_call_that_was_refused_for_time_is_not_stored_later() {
     let again = calc.call("add", vec![1.into(), 2.into()], Default::default()).unwrap();
     assert!(again.ok(), "{:?}", again.error());
     kept.verify().unwrap();
+}
+
+/// The third process: makes calls, forks in the middle of them, and both go on with what the parent had opened (R11).
+#[test]
+fn forking() {
+    let Ok(folder) = std::env::var("CADENZA_FORKING") else { return };
+    let runtime = Runtime::builder().options(workload::options(folder.as_ref())).build().unwrap();
+    let named = || Options { name: Some("tally".into()), ..Options::default() };
+    let tally = runtime.agent("counter", named()).unwrap();
+    let calc = runtime.agent("calculator", Options::default()).unwrap();
+    let rounds = || {
+        for number in 0..40 {
+            assert!(tally.call("increment", Vec::new(), Map::new()).unwrap().ok());
+            assert!(calc.call("add", vec![number.into(), 1.into()], Map::new()).unwrap().ok());
+        }
+        0
+    };
+    rounds();
+    // SAFETY: the child goes on with this thread alone, as a forked Python worker does, and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        cadenza_core::fork::after_fork_in_child();
+        let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(rounds)).unwrap_or(1);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(code) };
+    }
+    rounds();
+    let mut status = 0;
+    // SAFETY: waits for the child just made.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child failed");
+}
+
+#[test]
+fn r11_a_forked_child_shares_no_handle_and_loses_nothing() {
+    for round in 0..if long() { 100 } else { 3 } {
+        let place = folder();
+        let store = store_in(&place);
+        let done = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "forking", "--nocapture", "--test-threads", "1"])
+            .env("CADENZA_FORKING", &store)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let kept = SqliteStore::open(&store.join("app.db")).unwrap_or_else(|error| panic!("{round}: {error}"));
+        assert_eq!(kept.verify().unwrap().calls, 240);
+        let state = kept.open_agent("default", "tally", "counter").unwrap();
+        assert_eq!(state.context["count"], Value::Int(120));
+    }
+}
+
+/// The third process again: a tool forks in the middle of a call; the child writes, and lives on when its parent dies.
+#[test]
+fn forking_in_a_tool() {
+    static AGENT: OnceLock<Agent> = OnceLock::new();
+    let Ok(folder) = std::env::var("CADENZA_FORKING_TOOL") else { return };
+    let stop = Path::new(&folder).with_extension("stop");
+    let fork = Tool::new("ring", "Forks.", Value::from_json(r#"{"type":"object"}"#).unwrap(), move |_, _| {
+        // SAFETY: the child goes on with this thread alone and leaves by `_exit`.
+        if unsafe { libc::fork() } != 0 {
+            return Ok(Value::Null);
+        }
+        cadenza_core::fork::after_fork_in_child();
+        let set = AGENT.get().unwrap().set("child", 1.into());
+        while set.is_ok() && !stop.exists() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(set.is_err())) };
+    });
+    let options = Options { tools: Some(vec![Arc::new(fork.unwrap())]), ..workload::options(folder.as_ref()) };
+    let runtime = Runtime::builder().options(options).build().unwrap();
+    let tally = runtime.agent("counter", Options { name: Some("tally".into()), ..Options::default() }).unwrap();
+    AGENT.set(tally.clone()).unwrap();
+    assert!(tally.call("ring", vec![1.into()], Map::new()).unwrap().ok());
+    let began = Instant::now();
+    while tally.runtime_context().get("child").is_none() {
+        assert!(began.elapsed() < Duration::from_secs(9), "the child did not get its turn");
+        assert!(tally.call("increment", Vec::new(), Map::new()).unwrap().ok(), "its child has its turn");
+    }
+    // SAFETY: dies as by `kill -9`, while its child lives.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+}
+
+#[test]
+fn r11_a_child_holds_nothing_of_a_parent_that_died() {
+    let place = folder();
+    let store = store_in(&place);
+    let mut parent = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "forking_in_a_tool", "--nocapture", "--test-threads", "1"])
+        .env("CADENZA_FORKING_TOOL", &store)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let status = parent.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL), "{status}");
+    let runtime = Runtime::builder().options(workload::options(&store)).build().unwrap();
+    let tally = runtime.agent("counter", Options { name: Some("tally".into()), ..Options::default() }).unwrap();
+    let outcome = tally.call("increment", Vec::new(), Map::new()).unwrap();
+    assert!(outcome.ok(), "{:?}", outcome.error());
+    assert_eq!(tally.runtime_context().get("child"), Some(1.into()));
+    let owners = || -> i64 {
+        let database = rusqlite::Connection::open(store.join("app.db")).unwrap();
+        database.query_row("SELECT count(*) FROM owners", [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(owners(), 2, "this process and the child; the parent is known to be dead");
+    std::fs::write(store.with_extension("stop"), "").unwrap();
 }

@@ -124,7 +124,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("printable", &[]),
     ("provider", &["cancel", "fork", "message", "outcome", "printable", "program", "prompt", "value"]),
     ("tools", &["cancel", "canonical", "ids", "schema", "value"]),
-    ("store", &["canonical", "contract", "fork", "ids", "kernel", "log", "outcome", "program", "provider", "value"]),
+    (
+        "store",
+        &["canonical", "contract", "fork", "ids", "kernel", "log", "outcome", "program", "provider", "tools", "value"],
+    ),
     ("log", &["contract", "fork", "ids", "kernel", "outcome", "program", "provider", "value"]),
     (
         "runtime",

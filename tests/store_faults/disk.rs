@@ -168,7 +168,8 @@ fn fail_with(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-fn die() -> ! {
+/// Ends the process as `kill -9` does.
+pub fn die() -> ! {
     // SAFETY: takes no memory; the process ends here as by `kill -9`.
     unsafe {
         libc::kill(libc::getpid(), libc::SIGKILL);

@@ -16,6 +16,7 @@ use crate::log::record::CallRecord;
 pub use crate::outcome::Durability;
 use crate::program::registry::{Key, ProgramState, Saved};
 use crate::program::tape::Tape;
+use crate::tools::Effect as ToolEffect;
 use crate::value::{Map, Value};
 
 mod default;
@@ -117,6 +118,8 @@ pub struct Intent {
     pub call_no: u32,
     /// The tool.
     pub tool: Arc<str>,
+    /// What it may leave behind.
+    pub effect: ToolEffect,
     /// Its arguments.
     pub args: Map,
     /// Names this effect for ever: computed once, never again on recovery.

@@ -468,8 +468,15 @@ fn write(
         Change::Intent(intent) => {
             let args = crate::log::masked(&Value::Map(intent.args.clone())).to_json();
             connection
-                .prepare_cached("INSERT INTO effects VALUES (?1, ?2, ?3, ?4, ?5, 'started', NULL)")?
-                .execute(params![run_bytes(intent.run), intent.call_no, &*intent.tool, args, intent.idem_key.0])?;
+                .prepare_cached("INSERT INTO effects VALUES (?1, ?2, ?3, ?4, ?5, 'started', NULL, ?6)")?
+                .execute(params![
+                    run_bytes(intent.run),
+                    intent.call_no,
+                    &*intent.tool,
+                    args,
+                    intent.idem_key.0,
+                    intent.effect.as_str()
+                ])?;
         }
         Change::Effect { run, call_no, result } => {
             let (status, value) = match result {
