@@ -395,7 +395,7 @@ fn conform_reports_as_text_and_as_json() {
     check(
         &world.run(&["conform", &plain]),
         0,
-        &["pass  plain.calculator", "passed, 0 failed (runtime rust, programs in lua)"],
+        &["pass  plain.calculator", "passed, 0 failed (runtime rust, programs in lua, store memory)"],
     );
 }
 
