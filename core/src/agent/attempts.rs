@@ -24,8 +24,10 @@ use crate::contract::{Spent, Tokens};
 use crate::kernel::{self, Ask, Decision, Executed, Inference, Input, ToolEnvelope, ToolFailure};
 use crate::log::record::AttemptFailure;
 use crate::message::{AdapterDecision, AgentMessage, ModelReply, Usage};
-use crate::outcome::{AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, Reason, error_type};
-use crate::program::registry::{Kept, Written};
+use crate::outcome::{
+    AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, Reason, ReuseReason, error_type,
+};
+use crate::program::registry::{Kept, Origin, Written};
 use crate::program::{
     Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
 };
@@ -58,6 +60,8 @@ pub(super) struct Attempts<'a> {
     call: &'a Call<'a>,
     frame: &'a Frame<'a>,
     start: Start,
+    /// Why it begins so.
+    reuse: Option<ReuseReason>,
     /// Attempts that failed.
     pub(super) failures: Vec<AttemptFailure>,
     /// Prompt tokens of this call.
@@ -92,11 +96,12 @@ struct Success<'a> {
 }
 
 impl<'a> Attempts<'a> {
-    pub(super) fn new(call: &'a Call<'a>, frame: &'a Frame<'a>, start: Start) -> Self {
+    pub(super) fn new(call: &'a Call<'a>, frame: &'a Frame<'a>, start: Start, reuse: Option<ReuseReason>) -> Self {
         Self {
             call,
             frame,
             start,
+            reuse,
             failures: Vec::new(),
             tokens_in: 0,
             tokens_out: 0,
@@ -172,6 +177,7 @@ impl<'a> Attempts<'a> {
             tokens: self.tokens_in.saturating_add(self.tokens_out),
             attempts: self.generations,
             source: self.source,
+            reuse: self.reuse,
             language: call.agent.0.settings.language.as_str(),
             code: self.program.as_ref().map(|program| program.code.clone()),
             durability: self.frame.journal.durability,
@@ -236,6 +242,8 @@ impl<'a> Attempts<'a> {
                 value,
                 writes: &host.attempt.writes(),
                 probeable: tools.is_empty() && !reached_agents,
+                origin: Origin { created: Some(call.timestamp), call: Some(call.call_id) },
+                stored: self.frame.journal.store().is_some(),
             },
         );
         if self.frame.journal.store().is_some() {

@@ -7,7 +7,7 @@ use crate::contract::ExecutionContract;
 use crate::contract::delegation::ContractSource;
 use crate::ids::{CallId, TraceId};
 use crate::kernel::Environment;
-use crate::outcome::{Metadata, Outcome, ProgramSource};
+use crate::outcome::{Metadata, Outcome, ProgramSource, ReuseReason};
 use crate::value::{Map, Value};
 
 /// One ended call. Immutable, shared by the log, the agent's history and the runtime's list of calls.
@@ -31,6 +31,10 @@ pub struct CallRecord {
     pub duration: Duration,
     /// Role of the agent that was called.
     pub role: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name, if it has one.
+    pub agent: Option<Arc<str>>,
     /// Method that was called.
     pub method: Arc<str>,
     /// How the delegation contract was given.
@@ -102,6 +106,8 @@ impl CallRecord {
         put("timestamp", rfc3339(self.timestamp).into());
         put("runtime", self.runtime.into());
         put("role", (&*self.role).into());
+        put("namespace", (&*self.namespace).into());
+        put("agent", self.agent.as_deref().into());
         put("model", (&*self.model).into());
         put("method", (&*self.method).into());
         put("args", Value::List(self.args.to_vec()));
@@ -118,6 +124,7 @@ impl CallRecord {
         put("execution_receiver", ran.then_some("sandbox").into());
         put("language", metadata.language.into());
         put("program_source", metadata.source.as_str().into());
+        put("reuse", metadata.reuse.map(ReuseReason::as_str).into());
         put("outcome_error_type", error.map(|error| error.error_type.as_str()).into());
         put("outcome_error_message", error.map(|error| error.message.as_str()).into());
         put("outcome_retriable", error.map(|error| error.retriable).into());

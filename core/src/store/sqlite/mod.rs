@@ -154,9 +154,10 @@ impl Attached {
         schema::configure(&mut reader).map_err(failed)?;
         let (queue, receiver) = sync_channel(QUEUE);
         let writers_path: Arc<Path> = path.into();
+        let writers_locks = locks.clone();
         let writer = std::thread::Builder::new()
             .name("cadenza-store".into())
-            .spawn(move || writer::write_jobs(&receiver, connection, &writers_path, owner, last))
+            .spawn(move || writer::write_jobs(&receiver, connection, &writers_path, owner, &writers_locks, last))
             .map_err(|error| cannot(error.to_string()))?;
         let reader = Arc::new(Mutex::new(reader));
         Ok(Self { generation: fork::generation(), queue, writer: Some(writer), reader, locks })
@@ -232,6 +233,10 @@ impl Store for SqliteStore {
             Some(_) => self.peek(|connection| read::programs(connection, key)),
             None => self.read(|connection| read::programs(connection, key)),
         }
+    }
+
+    fn revision(&self) -> u64 {
+        self.attached(|attached| attached.locks.revision()).unwrap_or_default()
     }
 
     fn verify_call(&self, id: CallId) -> Result<(), StoreError> {

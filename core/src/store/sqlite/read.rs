@@ -1,14 +1,17 @@
 //! Short reads: each is one statement or a few, and no cursor outlives its call.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::time::{Duration, UNIX_EPOCH};
+
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use super::row::{Sealed, digest, run_bytes, run_id};
 use super::writer::now;
 use crate::contract::ExecutionContract;
 use crate::ids::{CallId, Digest};
 use crate::kernel::{StoredError, StoredRun};
+use crate::log::record::rfc3339;
 use crate::program::Language;
-use crate::program::registry::{Key, Pins, ProgramState, Saved};
+use crate::program::registry::{Key, Origin, Pins, ProgramState, Saved};
 use crate::store::{AgentId, AgentListed, AgentState, CallQuery, StoredCall};
 use crate::value::{Map, Value};
 
@@ -30,24 +33,38 @@ pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Opti
     }
 }
 
-/// Calls, newest first.
+/// Calls that are asked for. Only the conditions that are there stand in the statement, so that an index can serve them.
 pub(super) fn calls(connection: &Connection, query: &CallQuery) -> rusqlite::Result<Vec<StoredCall>> {
-    let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
+    let CallQuery { namespace, role, method, agent, agent_name, status, trace, since, before, after, limit } = query;
+    let agent = agent.map(|agent| agent.0);
+    let trace = trace.map(|trace| trace.to_string());
+    let since = since.map(rfc3339);
+    let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
+    let conditions: [(&str, Option<&dyn ToSql>); 10] = [
+        ("gseq < ?", before.as_ref().map(|before| before as _)),
+        ("gseq > ?", after.as_ref().map(|after| after as _)),
+        ("role = ?", role.as_ref().map(|role| role as _)),
+        ("method = ?", method.as_ref().map(|method| method as _)),
+        ("agent = ?", agent.as_ref().map(|agent| agent as _)),
+        ("agent IN (SELECT agent FROM agents WHERE name = ?)", agent_name.as_ref().map(|name| name as _)),
+        ("status = ?", status.as_ref().map(|status| status as _)),
+        // A call of before there were namespaces in records belongs to the default one.
+        (
+            "coalesce(json_extract(record, '$.namespace'), 'default') = ?",
+            namespace.as_ref().map(|namespace| namespace as _),
+        ),
+        ("json_extract(record, '$.trace_id') = ?", trace.as_ref().map(|trace| trace as _)),
+        // Both in UTC with six digits: their order as texts is their order in time.
+        ("json_extract(record, '$.timestamp') >= ?", since.as_ref().map(|since| since as _)),
+    ];
+    let asked = conditions.into_iter().filter_map(|(condition, value)| Some((condition, value?)));
+    let (conditions, mut values): (Vec<&str>, Vec<&dyn ToSql>) = asked.unzip();
+    let wanted = if conditions.is_empty() { "true".to_owned() } else { conditions.join(" AND ") };
+    let order = if after.is_some() { "ASC" } else { "DESC" };
+    values.push(&limit);
     connection
-        .prepare_cached(&format!(
-            "{CALL} WHERE gseq < ?1 AND (?2 IS NULL OR role = ?2) AND (?3 IS NULL OR method = ?3)
-             AND (?4 IS NULL OR agent = ?4) ORDER BY gseq DESC LIMIT ?5"
-        ))?
-        .query_map(
-            params![
-                query.before.unwrap_or(i64::MAX),
-                query.role,
-                query.method,
-                query.agent.map(|agent| agent.0),
-                limit
-            ],
-            stored_call,
-        )?
+        .prepare_cached(&format!("{CALL} WHERE {wanted} ORDER BY gseq {order} LIMIT ?"))?
+        .query_map(values.as_slice(), stored_call)?
         .collect()
 }
 
@@ -175,7 +192,7 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
 
 const PROGRAM: &str =
     "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
-  probeable, uses, failures, failures_in_a_row, state, programs.context
+  probeable, uses, failures, failures_in_a_row, state, programs.context, created, created_run
   FROM programs JOIN codes ON codes.hash = programs.code";
 
 /// Programs under one key, newest first, or all.
@@ -184,8 +201,8 @@ pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::
         Some(key) => connection
             .prepare_cached(&format!(
                 "{PROGRAM} WHERE namespace = ?1 AND role = ?2 AND method = ?3 AND contract = ?4 AND shape = ?5
-                 AND programs.language = ?6 AND interface = ?7 AND state <> 'quarantined'
-                 ORDER BY state = 'pinned' DESC, created DESC LIMIT 8"
+                 AND programs.language = ?6 AND interface = ?7
+                 ORDER BY state = 'quarantined', state = 'pinned' DESC, created DESC LIMIT 8"
             ))?
             .query_map(
                 params![
@@ -244,5 +261,9 @@ fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
         failures: row.get::<_, i64>(13)?.unsigned_abs(),
         failures_in_a_row: row.get(14)?,
         state: ProgramState::from_name(row.get_ref(15)?.as_str()?).unwrap_or_default(),
+        origin: Origin {
+            created: u64::try_from(row.get::<_, i64>(17)?).ok().map(|at| UNIX_EPOCH + Duration::from_micros(at)),
+            call: row.get::<_, Option<Vec<u8>>>(18)?.map(|bytes| run_id(&bytes)),
+        },
     }))
 }

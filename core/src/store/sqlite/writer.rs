@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::anchors::Anchors;
+use super::locks::Locks;
 use super::row::{Sealed, digest, run_bytes};
 use super::{failure, schema};
 use crate::ids::{CallId, Digest};
@@ -69,7 +70,14 @@ impl Ack {
 
 /// Writes until nobody can send any more. Units that nobody waits for are kept until they can be written: a full disk
 /// fills the queue, and a full queue is what callers then hear of.
-pub(super) fn write_jobs(receiver: &Receiver<Job>, mut connection: Connection, path: &Path, owner: i64, last: Last) {
+pub(super) fn write_jobs(
+    receiver: &Receiver<Job>,
+    mut connection: Connection,
+    path: &Path,
+    owner: i64,
+    locks: &Locks,
+    last: Last,
+) {
     let mut state = last;
     let mut jobs: Vec<Job> = Vec::new();
     loop {
@@ -87,6 +95,12 @@ pub(super) fn write_jobs(receiver: &Receiver<Job>, mut connection: Connection, p
         }
         match write_group(&mut connection, &jobs, owner, &mut state) {
             Ok(results) => {
+                // Told before anybody is answered: who decided it and who hears of it next agree.
+                if jobs.iter().any(decides_about_programs)
+                    && let Err(error) = locks.revise()
+                {
+                    tracing::warn!(%error, "other processes do not hear what was decided about programs");
+                }
                 if state.anchors.due(state.gseq) {
                     state.anchor(path);
                 }
@@ -127,6 +141,21 @@ pub(super) fn write_jobs(receiver: &Receiver<Job>, mut connection: Connection, p
             }
         }
     }
+}
+
+/// Whether people decided something about programs with it.
+fn decides_about_programs(job: &Job) -> bool {
+    let Job::Write(unit, _) = job else { return false };
+    unit.iter().any(|change| match change {
+        Change::State { .. } | Change::Deleted { .. } | Change::Kept { run: None, .. } => true,
+        Change::Began(_)
+        | Change::Intent(_)
+        | Change::Effect { .. }
+        | Change::Ended { .. }
+        | Change::Context { .. }
+        | Change::Kept { run: Some(_), .. }
+        | Change::Used { .. } => false,
+    })
 }
 
 /// The next job: looked for now and then for a while, then waited for. `None` when nobody can send one any more.
@@ -304,6 +333,9 @@ fn write(connection: &Connection, change: &Change, owner: i64, end: &mut (i64, D
             connection
                 .prepare_cached("UPDATE programs SET state = ?2, failures_in_a_row = 0 WHERE program = ?1")?
                 .execute(params![program.0, state.as_str()])?;
+        }
+        Change::Deleted { program } => {
+            connection.prepare_cached("DELETE FROM programs WHERE program = ?1")?.execute([program.0])?;
         }
         Change::Used { program, ok } => {
             connection

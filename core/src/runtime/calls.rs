@@ -1,0 +1,128 @@
+//! What happened, as data: ended calls in one shape, whether a store holds them or this runtime remembers them.
+
+use crate::ids::{CallId, TraceId};
+use crate::log::record::CallRecord;
+use crate::runtime::Runtime;
+use crate::store::{CallQuery, StoreError};
+use crate::value::{Map, Value};
+
+/// The fields of every call of [`Runtime::call_maps`], in the order in which people read them; null where nothing is known.
+pub const CALL_FIELDS: [&str; 41] = [
+    "call_id",
+    "trace_id",
+    "parent_call_id",
+    "depth",
+    "timestamp",
+    "duration_ms",
+    "namespace",
+    "agent",
+    "role",
+    "method",
+    "args",
+    "kwargs",
+    "outcome_status",
+    "value",
+    "outcome_error_type",
+    "outcome_error_message",
+    "outcome_retriable",
+    "program_source",
+    "reuse",
+    "language",
+    "model",
+    "code",
+    "generation_attempt",
+    "inferences",
+    "tokens_in",
+    "tokens_out",
+    "attempt_failures",
+    "agent_outcome",
+    "reason",
+    "contract_source",
+    "execution_receiver",
+    "runtime",
+    "durability",
+    "gseq",
+    "transcript",
+    "transcript_head",
+    "transcript_length",
+    "system_prompt",
+    "user_prompt",
+    "context",
+    "effects",
+];
+
+/// A call with the calls that its program made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallTree {
+    /// The call; see [`CALL_FIELDS`].
+    pub call: Map,
+    /// What it called, in the order in which that began.
+    pub children: Vec<CallTree>,
+}
+
+impl Runtime {
+    /// Ended calls that are asked for, as data with [`CALL_FIELDS`], oldest first, at most `limit` of the newest: from the
+    /// store if there is one, else from what this runtime remembers. `effects` stay null here.
+    pub fn call_maps(&self, query: &CallQuery) -> Result<Vec<Map>, StoreError> {
+        let Some(store) = self.store() else {
+            let calls = self.calls();
+            let asked: Vec<_> = calls.iter().rev().filter(|call| query.asks_for(call)).take(query.limit).collect();
+            return Ok(asked.into_iter().rev().map(|call| whole(of_record(call))).collect());
+        };
+        let mut calls = store.calls(query)?;
+        if query.after.is_none() {
+            calls.reverse();
+        }
+        Ok(calls.into_iter().map(|call| whole(call.to_map())).collect())
+    }
+
+    /// One ended call as data with [`CALL_FIELDS`]; its tool calls are `effects` when it comes from the store.
+    pub fn call_map(&self, id: CallId) -> Result<Option<Map>, StoreError> {
+        let Some(store) = self.store() else { return Ok(self.call(id).map(|call| whole(of_record(&call)))) };
+        Ok(store.call(id)?.map(|mut call| {
+            let effects = std::mem::take(&mut call.effects).into_iter().map(Value::Map).collect();
+            let mut map = call.to_map();
+            map.insert("effects".into(), Value::List(effects));
+            whole(map)
+        }))
+    }
+
+    /// A call with everything that it led to.
+    pub fn call_tree(&self, id: CallId) -> Result<Option<CallTree>, StoreError> {
+        let Some(call) = self.call_map(id)? else { return Ok(None) };
+        let trace = call.get("trace_id").and_then(Value::as_str).and_then(TraceId::parse);
+        let mut below = match trace {
+            Some(trace) => self.call_maps(&CallQuery { trace: Some(trace), ..CallQuery::default() })?,
+            None => Vec::new(),
+        };
+        // Calls end before their callers; trees read better in the order in which they began.
+        below.sort_by_cached_key(|call| text(call, "timestamp").to_owned());
+        Ok(Some(CallTree { children: children(&call, &mut below), call }))
+    }
+}
+
+/// Takes the calls of one caller out of all calls of a flow, with what they called in turn.
+fn children(call: &Map, below: &mut Vec<Map>) -> Vec<CallTree> {
+    let id = text(call, "call_id");
+    let (own, rest) = std::mem::take(below).into_iter().partition(|other| text(other, "parent_call_id") == id);
+    *below = rest;
+    let own: Vec<Map> = own;
+    own.into_iter().map(|call| CallTree { children: children(&call, below), call }).collect()
+}
+
+fn text<'a>(call: &'a Map, name: &str) -> &'a str {
+    call.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn of_record(record: &CallRecord) -> Map {
+    let mut map = record.to_map();
+    map.insert("value".into(), record.outcome.value().clone());
+    map.insert("durability".into(), record.metadata.durability.as_str().into());
+    map
+}
+
+/// Exactly the published fields.
+fn whole(mut map: Map) -> Map {
+    let field = |name: &str| (name.to_owned(), map.remove(name).unwrap_or_default());
+    CALL_FIELDS.into_iter().map(field).collect()
+}
