@@ -83,7 +83,7 @@ fn kc_calls_programs_and_transcripts_outlive_their_runtime() {
         let id = CallId::parse(record["call_id"].as_str().unwrap()).unwrap();
         assert_eq!(second.verify(id).unwrap().head.to_hex(), record["transcript_head"].as_str().unwrap());
         let ended = second.replay(id).unwrap();
-        assert_eq!(ended.value.as_deref(), Some(&record["value"]));
+        assert_eq!(ended.ended.value.as_deref(), Some(&record["value"]));
     }
     let report = store(&path).verify().unwrap();
     assert_eq!(report.calls, 3);
@@ -243,7 +243,7 @@ fn wrong_files_are_refused_with_what_to_do() {
     assert!(refused(&at("other.db")).contains("a database of another program"));
     drop(store(&at("future.db")));
     rusqlite::Connection::open(at("future.db")).unwrap().pragma_update(None, "user_version", 7).unwrap();
-    assert!(refused(&at("future.db")).contains("has version 7, this Cadenza knows versions up to 1; update Cadenza"));
+    assert!(refused(&at("future.db")).contains("has version 7, this Cadenza knows versions up to 2; update Cadenza"));
     std::fs::write(at("file"), "").unwrap();
     assert!(refused(&at("file/app.db")).contains("cannot"), "{}", refused(&at("file/app.db")));
 }
@@ -355,4 +355,26 @@ fn locked_child() {
         assert!(error.message.contains(&format!("no program for calculator.{method}")), "{}", error.message);
     }
     assert_eq!(asked.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn ec_mg1_a_store_of_version_1_is_taken_over_and_its_seals_still_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    // Written by the first build that had a store.
+    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/store/version_1.db");
+    std::fs::copy(old, &path).unwrap();
+    let (runtime, asked) = runtime(&path);
+    assert_eq!(runtime.store().unwrap().verify().unwrap().calls, 7);
+    assert_eq!(named(&runtime, "clicks").runtime_context().get("count"), Some(Value::Int(2)));
+    let calc = runtime.agent("calculator", Options::default()).unwrap();
+    assert_eq!(call(&calc, "add", &[20, 3]).value(), &Value::Int(23));
+    assert_eq!(asked.load(Ordering::SeqCst), 0, "its programs are there");
+    let report = runtime.store().unwrap().verify().unwrap();
+    assert_eq!(report.calls, 8, "old seals and new ones are one chain");
+    let version = |path: &Path| -> i32 {
+        let connection = rusqlite::Connection::open(path).unwrap();
+        connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
+    };
+    assert_eq!(version(&path), 2);
 }

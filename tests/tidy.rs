@@ -125,7 +125,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("provider", &["cancel", "fork", "message", "outcome", "printable", "program", "prompt", "value"]),
     ("tools", &["cancel", "canonical", "ids", "schema", "value"]),
     ("store", &["canonical", "contract", "fork", "ids", "kernel", "log", "outcome", "program", "provider", "value"]),
-    ("log", &["contract", "fork", "ids", "kernel", "outcome", "provider", "value"]),
+    ("log", &["contract", "fork", "ids", "kernel", "outcome", "program", "provider", "value"]),
     (
         "runtime",
         &[

@@ -194,19 +194,23 @@ impl PyRuntime {
         Ok(dict)
     }
 
-    /// Feeds the recorded inputs of an ended call to a fresh kernel, offline: {"ok": True, "agent_outcome": ...,
-    /// "reason": ..., "value": ..., "detail": None}, or ok False with the first difference as detail. Raises LookupError
-    /// when the call is not among the last 1,000.
+    /// Replays an ended call offline: feeds its recorded inputs to a fresh kernel, and runs its programs again on what they
+    /// were told. {"ok": True, "agent_outcome": ..., "reason": ..., "value": ..., "programs": how many ran again, "left_out":
+    /// why others did not, "detail": None}, or ok False with the first difference as detail. Raises LookupError when there
+    /// is no such call.
     fn replay<'py>(&self, py: Python<'py>, call_id: &str) -> PyResult<Bound<'py, PyDict>> {
         let id = parse(call_id)?;
         let looked = py.detach(|| self.runtime.replay(id));
         let dict = PyDict::new(py);
-        let (ended, detail) = judged(looked)?;
+        let (replay, detail) = judged(looked)?;
+        let ended = replay.as_ref().map(|replay| &replay.ended);
         dict.set_item("ok", ended.is_some())?;
-        dict.set_item("agent_outcome", ended.as_ref().map(|ended| ended.agent_outcome.as_str()))?;
-        dict.set_item("reason", ended.as_ref().map(|ended| ended.reason.as_str()))?;
-        let value = ended.as_ref().and_then(|ended| ended.value.as_deref());
+        dict.set_item("agent_outcome", ended.map(|ended| ended.agent_outcome.as_str()))?;
+        dict.set_item("reason", ended.map(|ended| ended.reason.as_str()))?;
+        let value = ended.and_then(|ended| ended.value.as_deref());
         dict.set_item("value", value.map(|value| to_python(py, value)).transpose()?)?;
+        dict.set_item("programs", replay.as_ref().map_or(0, |replay| replay.programs))?;
+        dict.set_item("left_out", replay.as_ref().map_or(&[] as &[_], |replay| &replay.left_out))?;
         dict.set_item("detail", detail)?;
         Ok(dict)
     }

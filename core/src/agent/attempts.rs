@@ -28,12 +28,14 @@ use crate::outcome::{
     AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, Reason, ReuseReason, error_type,
 };
 use crate::program::registry::{Kept, Origin, Written};
+use crate::program::tape::Tape;
 use crate::program::{
     Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
 };
 use crate::prompt::{self, Prompt, PromptContract, PromptInput};
 use crate::provider::{ModelRequest, Provider, ProviderError, ProviderErrorClass, ToolSpec, secret};
 use crate::runtime::driver::{Ran, Work};
+use crate::runtime::replay::shown;
 use crate::runtime::wait::aside;
 use crate::store::Change;
 use crate::value::{Map, Value};
@@ -86,6 +88,9 @@ pub(super) struct Attempts<'a> {
     changes: Vec<Change>,
     /// The attempt whose writes are to become visible.
     committing: Option<CallHost<'a>>,
+    /// Programs that ran so far, and what each was told; those that were told nothing are left out.
+    executions: usize,
+    pub(super) tapes: Vec<(usize, Tape)>,
 }
 
 /// The attempt that succeeded, before the run has ended.
@@ -117,6 +122,8 @@ impl<'a> Attempts<'a> {
             success: None,
             changes: Vec::new(),
             committing: None,
+            executions: 0,
+            tapes: Vec::new(),
         }
     }
 
@@ -293,6 +300,11 @@ impl<'a> Attempts<'a> {
         let execution = executor.execute(program, call.arguments(), &host, &self.bounds());
         let child_tokens = Tokens(call.trace.tokens().saturating_sub(before));
         let Execution { result, reads, .. } = execution;
+        let tape = host.take_tape(&reads);
+        if !tape.is_empty() {
+            self.tapes.push((self.executions, tape));
+        }
+        self.executions += 1;
         let envelope = match result {
             Ok(mut returned) => match self.check(executor, &host, &mut returned) {
                 Ok(()) => {
@@ -669,14 +681,5 @@ fn scrubbed(text: Arc<str>) -> Arc<str> {
     match secret::scrub(&text) {
         Cow::Borrowed(_) => text,
         Cow::Owned(scrubbed) => scrubbed.into(),
-    }
-}
-
-/// A value in an error message.
-fn shown(value: &Value) -> String {
-    let json = value.to_json();
-    match json.char_indices().nth(120) {
-        None => json,
-        Some((cut, _)) => format!("{}…", &json[..cut]),
     }
 }

@@ -603,6 +603,7 @@ impl<'a> Call<'a> {
             debug,
             contract: frame.contract.clone(),
             environment: settings.environment.clone(),
+            tapes: attempts.tapes.clone().into(),
         })
     }
 

@@ -17,7 +17,8 @@ use super::{Agent, UseError, history};
 use crate::cancel::CancelToken;
 use crate::outcome::Outcome;
 use crate::program::registry::perturbations;
-use crate::program::{AgentRef, Host, HostError};
+use crate::program::tape::{Answer, HostOp, Tape};
+use crate::program::{AgentRef, Host, HostError, Reads};
 use crate::runtime::Runtime;
 use crate::runtime::options::Options;
 use crate::runtime::wait::block_on_nested;
@@ -50,6 +51,8 @@ pub(super) struct CallHost<'a> {
     /// Delegates to keep for `tool(name)` when the attempt succeeds.
     delegates: Mutex<Vec<Agent>>,
     pub(super) reached: Reached,
+    /// What the program was told beside its own context: for a replay.
+    pub(super) tape: Mutex<Tape>,
 }
 
 /// How far a program reached: what decides which dry runs can show what it does.
@@ -87,6 +90,7 @@ impl<'a> CallHost<'a> {
             agents: Mutex::default(),
             delegates: Mutex::default(),
             reached: Reached::default(),
+            tape: Mutex::default(),
         }
     }
 
@@ -147,43 +151,48 @@ impl<'a> CallHost<'a> {
         if agent == AgentRef::THIS { self.frame.levels } else { named.0.levels }
     }
 
-    /// The attempt to read and write when the agent is the program's own.
-    fn own(&self, agent: AgentRef) -> Option<&Attempt<'a>> {
-        (agent == AgentRef::THIS).then_some(&self.attempt)
-    }
-}
-
-/// Whether a schema refers to another: a few references to references make a check that never ends.
-fn has_reference(schema: &Value) -> bool {
-    const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
-    match schema {
-        Value::Map(map) => map.iter().any(|(key, item)| REFERENCES.contains(&key.as_str()) || has_reference(item)),
-        Value::List(list) => list.iter().any(has_reference),
-        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => false,
-    }
-}
-
-fn unknown_agent() -> HostError {
-    HostError::Refused("this agent belongs to another call".to_owned())
-}
-
-fn not_stored(error: StoreError) -> HostError {
-    refused(error.into())
-}
-
-fn refused(error: UseError) -> HostError {
-    HostError::Refused(error.to_string())
-}
-
-impl Host for CallHost<'_> {
-    fn context_get(&self, agent: AgentRef, key: &str) -> Option<Value> {
-        match self.own(agent) {
-            Some(attempt) => attempt.get(key),
-            None => self.agent(agent)?.runtime_context().get(key),
-        }
+    fn note(&self, what: HostOp, asked: Vec<Value>, answer: Answer) {
+        self.tape.lock().push(what, asked, answer);
     }
 
-    fn context_set(&self, agent: AgentRef, key: &str, value: Value) -> Result<(), HostError> {
+    fn note_value(&self, what: HostOp, asked: Vec<Value>, answer: impl Into<Value>) {
+        self.note(what, asked, Answer::Value(answer.into()));
+    }
+
+    /// Notes what the host said, and says it.
+    fn noted<T>(
+        &self,
+        what: HostOp,
+        asked: Vec<Value>,
+        said: Result<T, HostError>,
+        answer: impl FnOnce(&T) -> Answer,
+    ) -> Result<T, HostError> {
+        let answer = match &said {
+            Ok(said) => answer(said),
+            Err(HostError::Refused(message)) => Answer::Refused(message.clone()),
+            Err(HostError::Stop) => Answer::Stop,
+        };
+        self.note(what, asked, answer);
+        said
+    }
+
+    fn noted_agent(
+        &self,
+        what: HostOp,
+        asked: Vec<Value>,
+        said: Result<AgentRef, HostError>,
+    ) -> Result<AgentRef, HostError> {
+        self.noted(what, asked, said, |agent| Answer::Value(number(*agent)))
+    }
+
+    /// What the execution was told and what it wrote, for a replay.
+    pub(super) fn take_tape(&self, reads: &Reads) -> Tape {
+        let mut tape = std::mem::take(&mut *self.tape.lock());
+        tape.finish(reads, self.attempt.seen(reads), self.attempt.writes());
+        tape
+    }
+
+    fn write_key(&self, agent: AgentRef, key: &str, value: Value) -> Result<(), HostError> {
         match self.own(agent) {
             Some(attempt) => attempt.set(key, Some(value)),
             None => self.known(agent)?.runtime_context().set(key, value).map_err(not_stored)?,
@@ -191,37 +200,9 @@ impl Host for CallHost<'_> {
         Ok(())
     }
 
-    fn context_remove(&self, agent: AgentRef, key: &str) -> Result<(), HostError> {
-        match self.own(agent) {
-            Some(attempt) => attempt.set(key, None),
-            None => {
-                self.known(agent)?.runtime_context().remove(key).map_err(not_stored)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn context_keys(&self, agent: AgentRef) -> Vec<String> {
-        match self.own(agent) {
-            Some(attempt) => attempt.keys(),
-            None => self.agent(agent).map(|agent| agent.runtime_context().keys()).unwrap_or_default(),
-        }
-    }
-
-    fn role(&self, agent: AgentRef) -> Arc<str> {
-        self.agent(agent).map_or_else(|| "".into(), |agent| agent.role().clone())
-    }
-
-    fn remember(&self, agent: AgentRef, entries: Map) -> Result<(), HostError> {
-        for (key, value) in entries {
-            self.context_set(agent, &key, value)?;
-        }
-        Ok(())
-    }
-
-    fn delegate(&self, agent: AgentRef, role: &str, options: Map) -> Result<AgentRef, HostError> {
+    fn make_delegate(&self, agent: AgentRef, role: &str, options: &Map) -> Result<AgentRef, HostError> {
         let maker = self.known(agent)?;
-        let delegate = self.make(&maker, self.levels_of(agent, &maker), role, &options)?;
+        let delegate = self.make(&maker, self.levels_of(agent, &maker), role, options)?;
         if agent == AgentRef::THIS {
             self.delegates.lock().push(delegate.clone());
         } else {
@@ -230,12 +211,7 @@ impl Host for CallHost<'_> {
         self.add(delegate)
     }
 
-    fn for_role(&self, role: &str, options: Map) -> Result<AgentRef, HostError> {
-        let agent = self.make(self.frame.agent, self.frame.levels, role, &options)?;
-        self.add(agent)
-    }
-
-    fn agent_tool(&self, agent: AgentRef, name: &str) -> Result<AgentRef, HostError> {
+    fn find_tool(&self, agent: AgentRef, name: &str) -> Result<AgentRef, HostError> {
         let owner = self.known(agent)?;
         let pending = self
             .own(agent)
@@ -243,35 +219,30 @@ impl Host for CallHost<'_> {
         let kept = pending.or_else(|| owner.0.memory.lock().delegates.get(name).cloned());
         match kept {
             Some(delegate) => self.add(delegate),
-            None => self.delegate(agent, name, Map::new()),
+            None => self.make_delegate(agent, name, &Map::new()),
         }
     }
 
-    fn responds_to(&self, agent: AgentRef, name: &str) -> bool {
-        match dispatch(name) {
-            Ok(Dispatch::Setter(_)) => true,
-            Ok(Dispatch::Dynamic(key)) => match self.own(agent) {
-                Some(attempt) => attempt.get(key).is_some() || super::dispatch::RESERVED.contains(&key),
-                None => self.agent(agent).is_some_and(|agent| agent.responds_to(key)),
-            },
-            Err(_) => false,
-        }
-    }
-
-    fn call(&self, agent: AgentRef, method: &str, mut args: Vec<Value>, kwargs: Map) -> Result<Outcome, HostError> {
-        let callee = self.known(agent)?;
+    fn call_agent(
+        &self,
+        agent: AgentRef,
+        callee: &Agent,
+        method: &str,
+        mut args: Vec<Value>,
+        kwargs: Map,
+    ) -> Result<Outcome, HostError> {
         match dispatch(method).map_err(|error| HostError::Refused(error.to_string()))? {
             Dispatch::Setter(key) => {
                 if args.len() != 1 || !kwargs.is_empty() {
                     return Err(refused(UseError::SetterArguments(args.len() + kwargs.len())));
                 }
                 let value = args.remove(0);
-                self.context_set(agent, key, value.clone())?;
+                self.write_key(agent, key, value.clone())?;
                 Ok(Outcome::of_value(value))
             }
             Dispatch::Dynamic(method) => {
                 let trace = self.frame.trace;
-                let outcome = block_on_nested(call::nested(&callee, method, args, kwargs, self), &trace.cancel);
+                let outcome = block_on_nested(call::nested(callee, method, args, kwargs, self), &trace.cancel);
                 if trace.cancel.is_cancelled() || Instant::now() >= self.frame.deadline {
                     return Err(HostError::Stop);
                 }
@@ -280,7 +251,7 @@ impl Host for CallHost<'_> {
         }
     }
 
-    fn tool(&self, name: &str, arguments: Map) -> Result<Value, HostError> {
+    fn call_tool(&self, name: &str, arguments: Map) -> Result<Value, HostError> {
         let tools = &self.frame.agent.0.settings.tools;
         let Some(tool) = tools.get(name) else {
             let known: Vec<_> = tools.iter().map(|tool| &**tool.name()).collect();
@@ -307,26 +278,176 @@ impl Host for CallHost<'_> {
         result.map_err(|message| HostError::Refused(format!("tool {name}: {message}")))
     }
 
+    /// The attempt to read and write when the agent is the program's own.
+    fn own(&self, agent: AgentRef) -> Option<&Attempt<'a>> {
+        (agent == AgentRef::THIS).then_some(&self.attempt)
+    }
+}
+
+/// Whether a schema refers to another: a few references to references make a check that never ends.
+fn has_reference(schema: &Value) -> bool {
+    const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
+    match schema {
+        Value::Map(map) => map.iter().any(|(key, item)| REFERENCES.contains(&key.as_str()) || has_reference(item)),
+        Value::List(list) => list.iter().any(has_reference),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => false,
+    }
+}
+
+fn number(agent: AgentRef) -> Value {
+    Value::Int(i64::from(agent.0))
+}
+
+fn texts(names: &[String]) -> Value {
+    Value::List(names.iter().map(|name| name.as_str().into()).collect())
+}
+
+fn unknown_agent() -> HostError {
+    HostError::Refused("this agent belongs to another call".to_owned())
+}
+
+fn not_stored(error: StoreError) -> HostError {
+    refused(error.into())
+}
+
+fn refused(error: UseError) -> HostError {
+    HostError::Refused(error.to_string())
+}
+
+impl Host for CallHost<'_> {
+    fn context_get(&self, agent: AgentRef, key: &str) -> Option<Value> {
+        if let Some(attempt) = self.own(agent) {
+            return attempt.get(key);
+        }
+        let found = self.agent(agent).and_then(|agent| agent.runtime_context().get(key));
+        self.note_value(HostOp::Get, vec![number(agent), key.into()], Value::List(found.iter().cloned().collect()));
+        found
+    }
+
+    fn context_set(&self, agent: AgentRef, key: &str, value: Value) -> Result<(), HostError> {
+        if agent == AgentRef::THIS {
+            return self.write_key(agent, key, value);
+        }
+        let said = self.write_key(agent, key, value.clone());
+        self.noted(HostOp::Set, vec![number(agent), key.into(), value], said, |()| Answer::Value(Value::Null))
+    }
+
+    fn context_remove(&self, agent: AgentRef, key: &str) -> Result<(), HostError> {
+        if let Some(attempt) = self.own(agent) {
+            attempt.set(key, None);
+            return Ok(());
+        }
+        let removed = |agent: Agent| agent.runtime_context().remove(key).map(drop).map_err(not_stored);
+        let said = self.known(agent).and_then(removed);
+        self.noted(HostOp::Remove, vec![number(agent), key.into()], said, |()| Answer::Value(Value::Null))
+    }
+
+    fn context_keys(&self, agent: AgentRef) -> Vec<String> {
+        if let Some(attempt) = self.own(agent) {
+            return attempt.keys();
+        }
+        let keys = self.agent(agent).map(|agent| agent.runtime_context().keys()).unwrap_or_default();
+        self.note_value(HostOp::Keys, vec![number(agent)], texts(&keys));
+        keys
+    }
+
+    fn role(&self, agent: AgentRef) -> Arc<str> {
+        let role = self.agent(agent).map_or_else(|| "".into(), |agent| agent.role().clone());
+        if agent != AgentRef::THIS {
+            self.note_value(HostOp::Role, vec![number(agent)], &*role);
+        }
+        role
+    }
+
+    fn remember(&self, agent: AgentRef, entries: Map) -> Result<(), HostError> {
+        for (key, value) in entries {
+            self.context_set(agent, &key, value)?;
+        }
+        Ok(())
+    }
+
+    fn delegate(&self, agent: AgentRef, role: &str, options: Map) -> Result<AgentRef, HostError> {
+        let said = self.make_delegate(agent, role, &options);
+        self.noted_agent(HostOp::Delegate, vec![number(agent), role.into(), Value::Map(options)], said)
+    }
+
+    fn for_role(&self, role: &str, options: Map) -> Result<AgentRef, HostError> {
+        let made = self.make(self.frame.agent, self.frame.levels, role, &options).and_then(|agent| self.add(agent));
+        self.noted_agent(HostOp::ForRole, vec![role.into(), Value::Map(options)], made)
+    }
+
+    fn agent_tool(&self, agent: AgentRef, name: &str) -> Result<AgentRef, HostError> {
+        let said = self.find_tool(agent, name);
+        self.noted_agent(HostOp::AgentTool, vec![number(agent), name.into()], said)
+    }
+
+    fn responds_to(&self, agent: AgentRef, name: &str) -> bool {
+        let known = match dispatch(name) {
+            Ok(Dispatch::Setter(_)) => true,
+            Ok(Dispatch::Dynamic(key)) => match self.own(agent) {
+                Some(attempt) => attempt.get(key).is_some() || super::dispatch::RESERVED.contains(&key),
+                None => self.agent(agent).is_some_and(|agent| agent.responds_to(key)),
+            },
+            Err(_) => false,
+        };
+        self.note_value(HostOp::RespondsTo, vec![number(agent), name.into()], known);
+        known
+    }
+
+    fn call(&self, agent: AgentRef, method: &str, args: Vec<Value>, kwargs: Map) -> Result<Outcome, HostError> {
+        let callee = self.known(agent)?;
+        let asked = vec![number(agent), method.into(), Value::List(args.clone()), Value::Map(kwargs.clone())];
+        // A call of the program's own agent may write what the program sees from then on.
+        let before = self.frame.agent.is(&callee).then(|| self.attempt.writes());
+        let said = self.call_agent(agent, &callee, method, args, kwargs);
+        let said = self.noted(HostOp::Call, asked, said, |outcome| Answer::Outcome(outcome.clone()));
+        if let Some(before) = before {
+            let new = |(key, value): (String, Option<Value>)| {
+                (before.get(&key) != Some(&value)).then(|| (key, Value::List(value.into_iter().collect())))
+            };
+            let wrote: Map = self.attempt.writes().into_iter().filter_map(new).collect();
+            if !wrote.is_empty() {
+                self.note_value(HostOp::Wrote, vec![Value::Map(wrote)], Value::Null);
+            }
+        }
+        said
+    }
+
+    fn tool(&self, name: &str, arguments: Map) -> Result<Value, HostError> {
+        let said = self.call_tool(name, arguments.clone());
+        let asked = vec![name.into(), Value::Map(arguments)];
+        self.noted(HostOp::Tool, asked, said, |value| Answer::Value(value.clone()))
+    }
+
     fn tool_names(&self) -> Vec<String> {
-        self.frame.agent.0.settings.tools.iter().map(|tool| tool.name().to_string()).collect()
+        let names: Vec<_> = self.frame.agent.0.settings.tools.iter().map(|tool| tool.name().to_string()).collect();
+        self.note_value(HostOp::ToolNames, Vec::new(), texts(&names));
+        names
     }
 
     fn history(&self) -> Vec<Value> {
         self.reached.history.store(true, Ordering::Relaxed);
-        self.frame.agent.results()
+        let results = self.frame.agent.results();
+        self.note_value(HostOp::History, Vec::new(), Value::List(results.clone()));
+        results
     }
 
     fn content(&self, reference: &str) -> Result<Value, HostError> {
         self.reached.history.store(true, Ordering::Relaxed);
-        content(self.frame.agent, reference)
+        let said = content(self.frame.agent, reference);
+        self.noted(HostOp::Content, vec![reference.into()], said, |value| Answer::Value(value.clone()))
     }
 
     fn now(&self) -> i64 {
-        now()
+        let now = now();
+        self.note_value(HostOp::Now, Vec::new(), now);
+        now
     }
 
     fn random(&self) -> f64 {
-        fastrand::f64()
+        let random = fastrand::f64();
+        self.note_value(HostOp::Random, Vec::new(), random);
+        random
     }
 
     fn print(&self, _line: &str) {}

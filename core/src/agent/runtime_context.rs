@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 
 use crate::outcome::Durability;
+use crate::program::Reads;
 use crate::store::{AgentId, AgentLock, AgentState, Change, Store, StoreError, Writes};
 use crate::value::{Map, Value};
 
@@ -248,6 +249,28 @@ impl<'a> Attempt<'a> {
     /// The write set so far, as data: an observable of a dry run.
     pub(crate) fn writes(&self) -> Writes {
         self.writes.lock().clone()
+    }
+
+    /// What a program that read these keys saw below its own writes; `None` for a key that was not there.
+    pub(crate) fn seen(&self, reads: &Reads) -> Writes {
+        if reads.context.is_empty() && !reads.all_context {
+            return Writes::new();
+        }
+        let below = |key: &String| match self.base {
+            Base::Live(context) => context.map.read().get(key).cloned(),
+            Base::Outer(attempt) => attempt.get(key),
+        };
+        let mut seen: Writes = match self.base {
+            _ if !reads.all_context => Writes::new(),
+            Base::Live(context) => {
+                context.map.read().iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect()
+            }
+            Base::Outer(attempt) => attempt.snapshot().into_iter().map(|(key, value)| (key, Some(value))).collect(),
+        };
+        for key in &reads.context {
+            seen.entry(key.clone()).or_insert_with(|| below(key));
+        }
+        seen
     }
 
     /// Whether the writes go to the agent's own map, and not to an attempt around this one.

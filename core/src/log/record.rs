@@ -8,6 +8,7 @@ use crate::contract::delegation::ContractSource;
 use crate::ids::{CallId, TraceId};
 use crate::kernel::Environment;
 use crate::outcome::{Metadata, Outcome, ProgramSource, ReuseReason};
+use crate::program::tape::Tape;
 use crate::value::{Map, Value};
 
 /// One ended call. Immutable, shared by the log, the agent's history and the runtime's list of calls.
@@ -55,6 +56,9 @@ pub struct CallRecord {
     pub contract: Arc<ExecutionContract>,
     /// What the run found around it: with contract and transcript, all that a replay needs.
     pub environment: Arc<Environment>,
+    /// What the call's programs were told, by the number of the execution, from 0; those that were told nothing are left
+    /// out. With the transcript, all that running them again needs.
+    pub tapes: Box<[(usize, Tape)]>,
 }
 
 /// One failed attempt, as logged.
@@ -84,6 +88,11 @@ pub struct DebugFields {
 }
 
 impl CallRecord {
+    /// What its execution of that number, from 0, was told.
+    pub fn tape(&self, execution: usize) -> Tape {
+        self.tapes.iter().find(|(number, _)| *number == execution).map(|(_, tape)| tape.clone()).unwrap_or_default()
+    }
+
     /// This call.
     pub fn call_id(&self) -> CallId {
         self.metadata.call_id

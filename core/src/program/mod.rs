@@ -23,6 +23,7 @@ pub mod lua;
 pub mod registry;
 #[cfg(feature = "rhai")]
 pub mod rhai;
+pub mod tape;
 
 pub use limits::{Bounds, Limits};
 

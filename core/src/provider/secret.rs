@@ -45,6 +45,16 @@ pub fn masked(value: &Value) -> Value {
     }
 }
 
+/// Whether [`masked`] would change the value.
+pub(crate) fn is_in(value: &Value) -> bool {
+    match value {
+        Value::String(text) => matches!(scrub(text), Cow::Owned(_)),
+        Value::List(list) => list.iter().any(is_in),
+        Value::Map(map) => map.iter().any(|(key, item)| (is_secret_name(key) && *item != Value::Null) || is_in(item)),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => false,
+    }
+}
+
 /// The value under that key without secrets. That there is none is no secret.
 pub(crate) fn masked_entry(key: &str, value: &Value) -> Value {
     if is_secret_name(key) && *value != Value::Null { NAMED_MASK.into() } else { masked(value) }

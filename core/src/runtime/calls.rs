@@ -2,8 +2,10 @@
 
 use crate::ids::{CallId, TraceId};
 use crate::log::record::CallRecord;
+use crate::program::tape::Tape;
 use crate::runtime::Runtime;
-use crate::store::{CallQuery, StoreError};
+use crate::runtime::replay::Recorded;
+use crate::store::{CallQuery, StoreError, StoredCall};
 use crate::value::{Map, Value};
 
 /// The fields of every call of [`Runtime::call_maps`], in the order in which people read them; null where nothing is known.
@@ -76,6 +78,37 @@ impl Runtime {
         Ok(calls.into_iter().map(|call| whole(call.to_map())).collect())
     }
 
+    /// Ended calls that are asked for, newest first, each with what its last program was told; nothing where that is not
+    /// recorded.
+    pub(super) fn told_calls(&self, query: &CallQuery) -> Result<Vec<(Map, Option<Tape>)>, StoreError> {
+        let last = |map: &Map, tapes: Result<Vec<Tape>, String>| {
+            let failures = map.get("attempt_failures").and_then(Value::as_list).unwrap_or_default();
+            let stage = |failure: &&Value| failure.as_map().map_or("", |failure| text(failure, "stage")).to_owned();
+            // Programs that failed before it ran too.
+            let earlier =
+                failures.iter().filter(|failure| ["execution", "contract"].contains(&stage(failure).as_str()));
+            let tape = tapes.ok()?.into_iter().nth(earlier.count()).unwrap_or_default();
+            (!tape.too_long).then_some(tape)
+        };
+        let Some(store) = self.store() else {
+            let calls = self.calls();
+            let asked = calls.iter().rev().filter(|call| query.asks_for(call)).take(query.limit);
+            return Ok(asked
+                .map(|call| {
+                    let map = of_record(call);
+                    let told = last(&map, Recorded::of(call).tapes);
+                    (map, told)
+                })
+                .collect());
+        };
+        let told = |mut call: StoredCall| {
+            let tapes = std::mem::replace(&mut call.tapes, Ok(Vec::new()));
+            let told = last(&call.record, tapes);
+            (call.to_map(), told)
+        };
+        Ok(store.calls(query)?.into_iter().map(told).collect())
+    }
+
     /// One ended call as data with [`CALL_FIELDS`]; its tool calls are `effects` when it comes from the store.
     pub fn call_map(&self, id: CallId) -> Result<Option<Map>, StoreError> {
         let Some(store) = self.store() else { return Ok(self.call(id).map(|call| whole(of_record(&call)))) };
@@ -90,9 +123,8 @@ impl Runtime {
     /// A call with everything that it led to.
     pub fn call_tree(&self, id: CallId) -> Result<Option<CallTree>, StoreError> {
         let Some(call) = self.call_map(id)? else { return Ok(None) };
-        let trace = call.get("trace_id").and_then(Value::as_str).and_then(TraceId::parse);
-        let mut below = match trace {
-            Some(trace) => self.call_maps(&CallQuery { trace: Some(trace), ..CallQuery::default() })?,
+        let mut below = match TraceId::parse(text(&call, "trace_id")) {
+            Some(trace) => self.call_maps(&CallQuery { below: Some(trace), ..CallQuery::default() })?,
             None => Vec::new(),
         };
         // Calls end before their callers; trees read better in the order in which they began.

@@ -9,7 +9,8 @@
 //! FOLDER/calculator.pyi                   class Calculator(Agent), for type checkers and editors
 //! ```
 //!
-//! A call becomes a test when its program asked for nothing but its arguments: then its value follows from them alone.
+//! A call becomes a test when its value follows from its arguments and from what the agent remembered: one that asked tools
+//! or other agents does not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,9 +21,9 @@ use crate::agent::dispatch::{RESERVED, is_identifier};
 use crate::log::record::rfc3339;
 use crate::printable::{printable, printable_json};
 use crate::program::registry::{Key, ProgramState, Standing, shape};
+use crate::program::tape::{Follow, Tape, TapeHost};
 use crate::program::{Arguments, Language};
 use crate::runtime::Runtime;
-use crate::runtime::blank::look;
 use crate::runtime::repertoire::{Listed, ProgramQuery, RepertoireError, arguments_of};
 use crate::store::folder::FolderError;
 use crate::store::{CallQuery, StoreError};
@@ -53,6 +54,16 @@ struct Recorded {
     value: Value,
     ok: bool,
     code: String,
+    /// What its program was told beside its arguments, where that is recorded.
+    told: Option<Tape>,
+}
+
+impl Recorded {
+    /// What the agent remembered, as far as the program looked.
+    fn remembered(&self) -> Map {
+        let told = self.told.iter().flat_map(|told| &told.context);
+        told.filter_map(|(key, value)| Some((key.clone(), value.clone()?))).collect()
+    }
 }
 
 /// What goes into the files of one program.
@@ -64,7 +75,7 @@ struct Ejected<'a> {
     calls: Vec<&'a Recorded>,
     /// Those that became tests.
     tests: Vec<&'a Recorded>,
-    /// Calls that asked for more than their arguments.
+    /// Calls that asked for more than arguments and context.
     depending: usize,
 }
 
@@ -117,14 +128,13 @@ impl Runtime {
             limit: CALLS,
             ..CallQuery::default()
         };
-        let one = |record: Map| {
+        let one = |(record, told): (Map, Option<Tape>)| {
             let (args, kwargs) = arguments_of(&record);
             let text = |name: &str| record.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
             let value = record.get("value").cloned().unwrap_or_default();
-            Recorded { args, kwargs, value, ok: text("outcome_status") == "ok", code: text("code") }
+            Recorded { args, kwargs, value, ok: text("outcome_status") == "ok", code: text("code"), told }
         };
-        // The newest first.
-        Ok(self.call_maps(&query)?.into_iter().rev().map(one).collect())
+        Ok(self.told_calls(&query)?.into_iter().map(one).collect())
     }
 
     /// Which calls the program is tested with: those that it answered itself, or all where it answered none yet.
@@ -139,17 +149,23 @@ impl Runtime {
         let calls: Vec<&Recorded> = recorded.iter().filter(shaped).collect();
         let own = |call: &&&Recorded| call.code == *listed.saved.code;
         let some_own = calls.iter().any(|call| own(&call));
-        let (executor, program) = self.compiled(&listed.saved)?;
         let mut ejected = Ejected { file, listed, tests: Vec::new(), depending: 0, calls };
         let mut seen = BTreeSet::new();
         for call in ejected.calls.iter().filter(|call| call.ok && (!some_own || own(call))) {
             let given =
-                format!("{} {}", Value::List(call.args.clone()).to_json(), Value::Map(call.kwargs.clone()).to_json());
+                [Value::List(call.args.clone()), Value::Map(call.kwargs.clone()), Value::Map(call.remembered())];
+            let given: String = given.iter().map(Value::to_json).collect();
             if given.len() + call.value.to_json().len() > TEST_BYTES || !seen.insert(given) {
                 continue;
             }
             let arguments = Arguments { args: &call.args, kwargs: &call.kwargs };
-            if look(executor, &program, arguments, &self.0.settings.limits).reached {
+            let Some(told) = call.told.as_ref().filter(|told| told.calls.is_empty()) else {
+                ejected.depending += 1;
+                continue;
+            };
+            let host = TapeHost::new(told, Follow::AnyOrder, key.role.clone());
+            let ran = self.run_again(key.language, &listed.saved.code, arguments, &host);
+            if ran.is_err() || host.strayed().is_some() {
                 ejected.depending += 1;
             } else if ejected.tests.len() < TESTS {
                 ejected.tests.push(call);
@@ -215,7 +231,7 @@ impl Runtime {
         let (all, tests) = (calls.len(), tests.len());
         lines.push(format!("Recorded calls: {all}, {failed} of them failed; {tests} became tests."));
         if *depending > 0 {
-            lines.push(format!("{depending} asked for more than their arguments and became none."));
+            lines.push(format!("{depending} asked tools, other agents or earlier results and became none."));
         }
         lines.push(String::new());
         lines.push(format!("Namespace {namespace:?}, shape {shape:?}, contract {contract}."));
@@ -369,12 +385,17 @@ fn scenario(ejected: &Ejected<'_>) -> String {
     let mut yaml = format!(
         "# Recorded calls of one learned method. Run them with: cadenza conform scenarios --language {language}\n\
          version: 1\nprofile: {}\nscenarios:\n  - id: ejected.{file}\n    config: {{ reuse: \"off\" }}\n    \
-         provider_plan: {{ {}: {file} }}\n    steps:\n      - {{ op: construct, as: agent, role: {} }}\n",
+         provider_plan: {{ {}: {file} }}\n    steps:\n",
         text(&format!("recorded calls of {role}.{method}")),
         text(method),
-        text(role),
     );
     for call in tests {
+        let _ = writeln!(yaml, "      - {{ op: construct, as: agent, role: {} }}", text(role));
+        let remembered = call.remembered();
+        if !remembered.is_empty() {
+            let entries = json(&Value::Map(remembered));
+            let _ = writeln!(yaml, "      - {{ op: remember, target: agent, entries: {entries} }}");
+        }
         let _ = writeln!(
             yaml,
             "      - {{ op: call, target: agent, method: {}, args: {}, kwargs: {}, expect_outcome: {{ status: ok, value: {} }} }}",
@@ -396,10 +417,18 @@ fn pytest(ejected: &Ejected<'_>) -> String {
     let mut calls = String::new();
     for call in tests {
         let (args, kwargs) = (Value::List(call.args.clone()), Value::Map(call.kwargs.clone()));
-        let _ = writeln!(calls, "    ({}, {}, {}),", quoted(&args), quoted(&kwargs), quoted(&call.value));
+        let remembered = Value::Map(call.remembered());
+        let _ = writeln!(
+            calls,
+            "    ({}, {}, {}, {}),",
+            quoted(&remembered),
+            quoted(&args),
+            quoted(&kwargs),
+            quoted(&call.value)
+        );
     }
     format!(
-        r#"# Recorded calls of one learned method, each with the value that it gave: arguments, named arguments, value.
+        r#"# Recorded calls of one learned method: what the agent remembered, arguments, named arguments, and the value.
 import json
 import pathlib
 
@@ -412,11 +441,13 @@ CALLS = [
 {calls}]
 
 
-@pytest.mark.parametrize(("args", "kwargs", "value"), CALLS)
-def test_a_recorded_call_gives_the_same_value(args, kwargs, value):
+@pytest.mark.parametrize(("remembered", "args", "kwargs", "value"), CALLS)
+def test_a_recorded_call_gives_the_same_value(remembered, args, kwargs, value):
     code = PROGRAM.read_text(encoding="utf-8")
     with Runtime(model=lambda request: {{"code": code}}, language="{language}", reuse="off", store=":memory:") as runtime:
-        outcome = runtime.agent({}).call({}, *json.loads(args), **json.loads(kwargs))
+        agent = runtime.agent({})
+        agent.runtime_context.update(json.loads(remembered))
+        outcome = agent.call({}, *json.loads(args), **json.loads(kwargs))
     assert outcome.unwrap() == json.loads(value)
 "#,
         text(role),

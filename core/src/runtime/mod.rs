@@ -15,7 +15,6 @@ use crate::program::{Executor, Isolation, Language};
 use crate::store::Store;
 use crate::value::Map;
 
-mod blank;
 pub mod calls;
 pub mod config;
 pub(crate) mod driver;

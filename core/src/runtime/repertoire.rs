@@ -13,9 +13,9 @@ use crate::ids::Digest;
 use crate::log::record::rfc3339;
 use crate::program::lock::{Lock, LockError};
 use crate::program::registry::{Input, Key, Origin, Pins, ProgramState, Saved, shape};
-use crate::program::{Arguments, CompileError, Executor, Language, Program};
+use crate::program::tape::{Follow, Tape, TapeHost};
+use crate::program::{Arguments, CompileError, Language, Program, Reads};
 use crate::runtime::Runtime;
-use crate::runtime::blank::look;
 use crate::store::folder::{self, FolderError};
 use crate::store::{CallQuery, Change, Durability, StoreError};
 use crate::value::{Map, Value};
@@ -443,8 +443,8 @@ impl Runtime {
     fn admit(&self, brought: Vec<Brought>) -> Result<Vec<Listed>, RepertoireError> {
         let mut programs = Vec::with_capacity(brought.len());
         for Brought { saved, edited } in brought {
-            let (executor, program) = self.compiled(&saved)?;
-            let saved = if edited { self.edited(executor, &program, saved)? } else { saved };
+            let program = self.compiled(&saved)?;
+            let saved = if edited { self.edited(saved)? } else { saved };
             programs.push((saved, program));
         }
         if let Some(store) = self.store() {
@@ -461,37 +461,36 @@ impl Runtime {
     }
 
     /// The program of what is kept, compiled now.
-    pub(super) fn compiled(&self, saved: &Saved) -> Result<(&dyn Executor, Program), RepertoireError> {
+    fn compiled(&self, saved: &Saved) -> Result<Program, RepertoireError> {
         let (program, language) = (name(&saved.key), saved.key.language);
         let Some(executor) = self.executor(language, self.0.settings.isolation) else {
             return Err(RepertoireError::Language { program, language });
         };
-        match executor.compile(&saved.code, &self.0.settings.limits) {
-            Ok(compiled) => Ok((executor, compiled)),
-            Err(error) => Err(RepertoireError::Compile { program, error }),
-        }
+        executor
+            .compile(&saved.code, &self.0.settings.limits)
+            .map_err(|error| RepertoireError::Compile { program, error })
     }
 
-    /// A program as its editor made it: pinned, free of the state that the old one was written against, for who edits a
-    /// program answers for what it takes from its surroundings. Which inputs it looks at is seen by running it once; an
-    /// input that it ignores stays bound to the value that it had.
-    fn edited(&self, executor: &dyn Executor, program: &Program, saved: Saved) -> Result<Saved, StoreError> {
-        let (args, kwargs) = self.sample(&saved)?;
-        let looked = look(executor, program, Arguments { args: &args, kwargs: &kwargs }, &self.0.settings.limits);
-        let reads = &looked.reads;
-        let positional = (0..args.len()).map(|index| reads.all_args || reads.args.contains(&index));
-        let named = kwargs.keys().map(|name| reads.all_kwargs || reads.kwargs.contains(name));
-        let values = args.iter().chain(kwargs.values());
-        let inputs = positional.chain(named).zip(values).enumerate().map(|(index, (read, value))| {
-            // A look that came to no end saw only a part: what the old text read, this one may read too.
+    /// A program as its editor made it: pinned, and free of the state that the old one was written against, for who edits a
+    /// program answers for what it takes from its surroundings. It is run once to see which inputs it looks at: those are
+    /// free, and one that it ignores stays bound to the value that it had.
+    fn edited(&self, saved: Saved) -> Result<Saved, StoreError> {
+        let Sample { args, kwargs, tape } = self.sample(&saved)?;
+        let arguments = Arguments { args: &args, kwargs: &kwargs };
+        let host = TapeHost::new(&tape, Follow::AnyOrder, saved.key.role.clone());
+        let ran = self.run_again(saved.key.language, &saved.code, arguments, &host).ok();
+        let whole = ran.as_ref().is_some_and(|ran| ran.result.is_ok());
+        let reads = ran.map(|ran| ran.reads).unwrap_or_default();
+        let inputs = read_inputs(&reads, arguments).into_iter().enumerate().map(|(index, (read, digest))| {
+            // A run that came to no end saw only a part: what the old text read, this one may read too.
             let old = saved.inputs.get(index);
-            let read = read || (looked.value.is_none() && old.is_some_and(|(read, _)| *read));
-            (read, old.map_or_else(|| canonical::hash(value), |(_, digest)| *digest))
+            (read || (!whole && old.is_some_and(|(read, _)| *read)), old.map_or(digest, |(_, digest)| *digest))
         });
         Ok(Saved {
             inputs: inputs.collect(),
             pins: Pins::default(),
-            probeable: if looked.value.is_some() { !looked.reached_others } else { saved.probeable },
+            // No dry run has to prove what a person wrote: reading alone counts.
+            probeable: false,
             model: "edited".into(),
             uses: 0,
             failures: 0,
@@ -502,30 +501,43 @@ impl Runtime {
         })
     }
 
-    /// Arguments of the shape that the program is kept for: those of the call that made it, or of another recorded call, or
-    /// made up.
-    fn sample(&self, saved: &Saved) -> Result<(Vec<Value>, Map), StoreError> {
-        let fits = |record: &Map| {
-            let (args, kwargs) = arguments_of(record);
-            (shape(Arguments { args: &args, kwargs: &kwargs }) == saved.key.shape).then_some((args, kwargs))
-        };
-        let made = saved.origin.call.map(|call| self.call_map(call)).transpose()?.flatten();
-        if let Some(sample) = made.as_ref().and_then(fits) {
-            return Ok(sample);
-        }
+    /// Arguments of the shape that the program is kept for, with what else it was told: of the newest recorded call that has
+    /// it, or made up.
+    fn sample(&self, saved: &Saved) -> Result<Sample, StoreError> {
         let query = CallQuery {
+            namespace: Some(saved.key.namespace.to_string()),
             role: Some(saved.key.role.to_string()),
             method: Some(saved.key.method.to_string()),
             limit: CALLS,
             ..CallQuery::default()
         };
-        if let Some(sample) = self.call_maps(&query)?.iter().rev().find_map(fits) {
-            return Ok(sample);
+        for (record, tape) in self.told_calls(&query)? {
+            let (args, kwargs) = arguments_of(&record);
+            if shape(Arguments { args: &args, kwargs: &kwargs }) == saved.key.shape {
+                return Ok(Sample { args, kwargs, tape: tape.unwrap_or_default() });
+            }
         }
         let (positional, named) = inputs_of(&saved.key.shape);
         let named = named.into_iter().map(|(name, kind)| (name, made_up(kind)));
-        Ok((positional.into_iter().map(made_up).collect(), named.collect()))
+        let args = positional.into_iter().map(made_up).collect();
+        Ok(Sample { args, kwargs: named.collect(), tape: Tape::default() })
     }
+}
+
+/// One call that a program can be run on.
+struct Sample {
+    args: Vec<Value>,
+    kwargs: Map,
+    tape: Tape,
+}
+
+/// Of each input whether it was read, and the digest of its value.
+fn read_inputs(reads: &Reads, arguments: Arguments<'_>) -> Vec<(bool, Digest)> {
+    let positional = arguments.args.iter().enumerate();
+    let positional = positional.map(|(index, value)| (reads.all_args || reads.args.contains(&index), value));
+    let named = arguments.kwargs.iter();
+    let named = named.map(|(name, value)| (reads.all_kwargs || reads.kwargs.contains(name), value));
+    positional.chain(named).map(|(read, value)| (read, canonical::hash(value))).collect()
 }
 
 /// What people bring.

@@ -16,6 +16,7 @@ use crate::log::record::CallRecord;
 use crate::outcome::AgentOutcome;
 pub use crate::outcome::Durability;
 use crate::program::registry::{Key, ProgramState, Saved};
+use crate::program::tape::Tape;
 use crate::value::{Map, Value};
 
 pub mod folder;
@@ -156,6 +157,9 @@ pub struct StoredCall {
     pub record: Map,
     /// Its tool calls, in order.
     pub effects: Vec<Map>,
+    /// What its programs were told, by execution; those behind the last one were told nothing. The error says why that is
+    /// not stored.
+    pub tapes: Result<Vec<Tape>, String>,
 }
 
 impl StoredCall {
@@ -182,8 +186,8 @@ pub struct CallQuery {
     pub agent_name: Option<String>,
     /// Only those that ended so: `ok`, `error` or `interrupted`.
     pub status: Option<String>,
-    /// Only of this flow.
-    pub trace: Option<TraceId>,
+    /// Only those that programs made within this flow.
+    pub below: Option<TraceId>,
     /// Only those that began then or later.
     pub since: Option<SystemTime>,
     /// Only before this place.
@@ -204,7 +208,7 @@ impl Default for CallQuery {
             agent: None,
             agent_name: None,
             status: None,
-            trace: None,
+            below: None,
             since: None,
             before: None,
             after: None,
@@ -226,7 +230,7 @@ impl CallQuery {
             && is(&self.method, &record.method)
             && is(&self.agent_name, record.agent.as_deref().unwrap_or_default())
             && is(&self.status, if interrupted { "interrupted" } else { record.outcome.status() })
-            && self.trace.is_none_or(|trace| trace == record.trace_id())
+            && self.below.is_none_or(|trace| trace == record.trace_id() && record.depth > 0)
             && self.since.is_none_or(|since| record.timestamp >= since)
     }
 }

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use cadenza_core::printable::printable_json;
-use cadenza_core::runtime::replay::replay_stored;
+use cadenza_core::printable::{printable, printable_json};
+use cadenza_core::runtime::Runtime;
+use cadenza_core::runtime::options::{LogOption, Options, StoreOption};
 use cadenza_core::store::Store as _;
 use cadenza_core::value::{Map, Value};
 
@@ -12,7 +13,8 @@ use crate::failure::{Exit, Failure};
 use crate::logfile::LogFile;
 use crate::{Context, options};
 
-/// Replays one stored call: the same kernel over the recorded inputs must come to the same end.
+/// Replays one stored call: the same kernel over the recorded inputs must come to the same end, and its programs, run again
+/// on what they were told, must do the same.
 #[derive(Debug, clap::Args)]
 pub struct Replay {
     /// The call: its id, its beginning or its end, as `cadenza calls` shows it; or `last`
@@ -35,7 +37,8 @@ impl Replay {
         let run = store.run(id).map_err(Failure::failed)?;
         let run = run.ok_or_else(|| Failure::usage(format!("no transcript of call {id}")))?;
         run.verify().map_err(|divergence| Failure::failed(format!("the transcript is not intact: {divergence}")))?;
-        let ended = replay_stored(&run).map_err(Failure::failed)?;
+        let replay = runtime(&store.location())?.replay(id).map_err(Failure::failed)?;
+        let ended = replay.ended;
         let value = ended.value.as_deref().cloned().unwrap_or_default();
         if self.json {
             let fields = [
@@ -44,6 +47,8 @@ impl Replay {
                 ("reason", ended.reason.as_str().into()),
                 ("head", run.head.to_hex().into()),
                 ("value", value),
+                ("programs", Value::Int(replay.programs as i64)),
+                ("left_out", Value::List(replay.left_out.iter().map(|reason| reason.as_str().into()).collect())),
             ];
             let fields: Map = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
             super::say_json(&Value::Map(fields));
@@ -55,7 +60,21 @@ impl Replay {
                 ended.reason.as_str(),
                 printable_json(&value.to_json())
             ));
+            for reason in &replay.left_out {
+                say(&format!("{} {}", context.style.faint("a program did not run again:"), printable(reason)));
+            }
         }
         Ok(Exit::Ok)
     }
+}
+
+/// A runtime over the store that asks no model and keeps no log.
+fn runtime(store: &str) -> Result<Runtime, Failure> {
+    let options = Options {
+        model: Some("library".into()),
+        store: Some(StoreOption::Path(store.into())),
+        log: Some(LogOption::Off),
+        ..Options::default()
+    };
+    Runtime::builder().name("cadenza-cli").options(options).build().map_err(Failure::usage)
 }

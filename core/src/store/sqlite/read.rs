@@ -4,7 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
-use super::row::{Sealed, digest, run_bytes, run_id};
+use super::row::{Sealed, digest, run_bytes, run_id, tapes};
 use super::writer::now;
 use crate::contract::ExecutionContract;
 use crate::ids::{CallId, Digest};
@@ -16,7 +16,7 @@ use crate::store::{AgentId, AgentListed, AgentState, CallQuery, StoredCall};
 use crate::value::{Map, Value};
 
 const CALL: &str = "SELECT gseq, run, record, status,
-  (SELECT code FROM codes WHERE hash = runs.code) FROM runs";
+  (SELECT code FROM codes WHERE hash = runs.code), tape FROM runs";
 
 /// One call.
 pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Option<StoredCall>> {
@@ -35,9 +35,9 @@ pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Opti
 
 /// Calls that are asked for. Only the conditions that are there stand in the statement, so that an index can serve them.
 pub(super) fn calls(connection: &Connection, query: &CallQuery) -> rusqlite::Result<Vec<StoredCall>> {
-    let CallQuery { namespace, role, method, agent, agent_name, status, trace, since, before, after, limit } = query;
+    let CallQuery { namespace, role, method, agent, agent_name, status, below, since, before, after, limit } = query;
     let agent = agent.map(|agent| agent.0);
-    let trace = trace.map(|trace| trace.to_string());
+    let below = below.map(|trace| trace.0.to_be_bytes());
     let since = since.map(rfc3339);
     let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
     let conditions: [(&str, Option<&dyn ToSql>); 10] = [
@@ -53,7 +53,7 @@ pub(super) fn calls(connection: &Connection, query: &CallQuery) -> rusqlite::Res
             "coalesce(json_extract(record, '$.namespace'), 'default') = ?",
             namespace.as_ref().map(|namespace| namespace as _),
         ),
-        ("json_extract(record, '$.trace_id') = ?", trace.as_ref().map(|trace| trace as _)),
+        ("trace = ? AND depth > 0", below.as_ref().map(|trace| trace as _)),
         // Both in UTC with six digits: their order as texts is their order in time.
         ("json_extract(record, '$.timestamp') >= ?", since.as_ref().map(|since| since as _)),
     ];
@@ -75,7 +75,8 @@ fn stored_call(row: &Row<'_>) -> rusqlite::Result<StoredCall> {
     };
     record.insert("call_id".into(), run_id(row.get_ref(1)?.as_blob()?).to_string().into());
     record.insert("code".into(), row.get::<_, Option<String>>(4)?.as_deref().into());
-    Ok(StoredCall { gseq: row.get(0)?, record, effects: Vec::new() })
+    let tapes = tapes(row.get::<_, Option<String>>(5)?.as_deref());
+    Ok(StoredCall { gseq: row.get(0)?, record, effects: Vec::new(), tapes })
 }
 
 fn effects(connection: &Connection, id: CallId) -> rusqlite::Result<Vec<Map>> {

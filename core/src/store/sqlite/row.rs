@@ -4,10 +4,11 @@ use rusqlite::Row;
 
 use crate::canonical;
 use crate::contract::ExecutionContract;
-use crate::ids::{CallId, Digest};
+use crate::ids::{CallId, Digest, TraceId};
 use crate::kernel::transcript::{Chain, EntryHashes, Header};
 use crate::kernel::{StoredEntry, StoredError, StoredRun};
 use crate::log::{masked, record::CallRecord};
+use crate::program::tape::Tape;
 use crate::provider::secret;
 use crate::value::{Map, Value};
 
@@ -23,6 +24,15 @@ pub(super) struct Sealed {
     pub(super) hashes: Vec<u8>,
     pub(super) contract: Digest,
     pub(super) code: Option<Digest>,
+    pub(super) place: Option<InTrace>,
+    pub(super) tape: Option<String>,
+}
+
+/// Where a call stands in its flow. Runs of version 1 do not say, and their seals do not hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InTrace {
+    pub(super) trace: TraceId,
+    pub(super) depth: u32,
 }
 
 impl Sealed {
@@ -66,11 +76,16 @@ impl Sealed {
             hashes,
             contract: header.contract_hash,
             code: call.metadata.code.as_deref().map(|code| Digest::of_bytes(secret::scrub(code).as_bytes())),
+            place: Some(InTrace { trace: call.trace_id(), depth: call.depth }),
+            tape: tape(call),
         }
     }
 
     /// A call that ended with its process: what was known when it last spoke.
     pub(super) fn interrupted(mut record: Map, contract: Digest) -> Self {
+        let trace = record.get("trace_id").and_then(Value::as_str).and_then(TraceId::parse);
+        let depth = record.get("depth").and_then(Value::as_int).and_then(|depth| u32::try_from(depth).ok());
+        let place = trace.zip(depth).map(|(trace, depth)| InTrace { trace, depth });
         record.insert("outcome_status".into(), "error".into());
         record.insert("outcome_error_type".into(), "interrupted".into());
         record.insert("outcome_error_message".into(), "the process ended before the call did".into());
@@ -84,6 +99,8 @@ impl Sealed {
             hashes: Vec::new(),
             contract,
             code: None,
+            place,
+            tape: None,
         }
     }
 
@@ -97,17 +114,22 @@ impl Sealed {
             hashes: row.get(at + 4)?,
             contract: digest(&row.get::<_, Vec<u8>>(at + 5)?),
             code: row.get::<_, Option<Vec<u8>>>(at + 6)?.map(|bytes| digest(&bytes)),
+            place: match row.get::<_, Option<Vec<u8>>>(at + 7)? {
+                Some(trace) => Some(InTrace { trace: TraceId(id(&trace)), depth: row.get(at + 8)? }),
+                None => None,
+            },
+            tape: row.get(at + 9)?,
         })
     }
 
     /// The names of the columns, for [`Sealed::read`].
-    pub(super) const COLUMNS: &str = "status, record, header, entries, hashes, contract, code";
+    pub(super) const COLUMNS: &str = "status, record, header, entries, hashes, contract, code, trace, depth, tape";
 
     /// Seals the row behind the one before it: every byte of it, and its place.
     pub(super) fn seal(&self, previous: &Digest, gseq: i64, run: CallId) -> Digest {
         canonical::hash_with(|out| {
             out.list(|list| {
-                list.item().str("run/1");
+                list.item().str(if self.place.is_some() { "run/2" } else { "run/1" });
                 list.item().digest(previous);
                 list.item().int(gseq);
                 list.item().str(&run.to_string());
@@ -119,6 +141,11 @@ impl Sealed {
                 match &self.code {
                     Some(code) => list.item().digest(code),
                     None => list.item().null(),
+                }
+                if let Some(InTrace { trace, depth }) = &self.place {
+                    list.item().str(&trace.to_string());
+                    list.item().uint(u64::from(*depth));
+                    list.item().digest(&Digest::of_bytes(self.tape.as_deref().unwrap_or_default().as_bytes()));
                 }
             });
         })
@@ -178,6 +205,40 @@ impl Sealed {
     }
 }
 
+/// What the programs of a call were told; nothing for one that only looked at its arguments. What cannot be stored as it
+/// was is not stored at all, but why: a text in place of the list.
+fn tape(call: &CallRecord) -> Option<String> {
+    let kwargs = call.kwargs.iter().map(|(key, value)| Value::Map(Map::from([(key.clone(), value.clone())])));
+    let inputs = call.args.iter().cloned().chain(kwargs);
+    let tapes = (0..call.tapes.last().map_or(0, |(number, _)| number + 1)).map(|number| call.tape(number).to_value());
+    let told = Value::List(tapes.collect());
+    let mut all = inputs.chain([told.clone()]).peekable();
+    let mut withheld = None;
+    while let (None, Some(value)) = (withheld, all.next()) {
+        if secret::is_in(&value) {
+            withheld = Some("it was given a secret");
+        } else if value.non_finite_path().is_some() {
+            withheld = Some("it was given a number that is not finite");
+        }
+    }
+    match withheld {
+        Some(why) => Some(Value::from(why).to_json()),
+        None if call.tapes.is_empty() => None,
+        None => Some(told.to_json()),
+    }
+}
+
+/// Reads [`tape`] back; the error says why it is not there.
+pub(super) fn tapes(text: Option<&str>) -> Result<Vec<Tape>, String> {
+    let unreadable = || "its tape cannot be read".to_owned();
+    let Some(text) = text else { return Ok(Vec::new()) };
+    match Value::from_json(text).map_err(|_| unreadable())? {
+        Value::List(tapes) => tapes.iter().map(Tape::from_value).collect::<Option<_>>().ok_or_else(unreadable),
+        Value::String(why) => Err(why),
+        _ => Err(unreadable()),
+    }
+}
+
 /// 32 bytes as a digest; shorter ones are filled up with zeros, and so do not match anything.
 pub(super) fn digest(bytes: &[u8]) -> Digest {
     let mut digest = [0; 32];
@@ -193,5 +254,9 @@ pub(super) fn run_bytes(id: CallId) -> [u8; 16] {
 
 /// The id behind 16 bytes.
 pub(super) fn run_id(bytes: &[u8]) -> CallId {
-    CallId(bytes.try_into().map_or(0, u128::from_be_bytes))
+    CallId(id(bytes))
+}
+
+fn id(bytes: &[u8]) -> u128 {
+    bytes.try_into().map_or(0, u128::from_be_bytes)
 }

@@ -9,10 +9,13 @@ use crate::store::StoreError;
 /// `CDNZ`: marks a SQLite file as a store.
 const APPLICATION_ID: i32 = 0x4344_4E5A;
 /// The version that this build writes.
-pub(super) const VERSION: i32 = 1;
+pub(super) const VERSION: i32 = STEPS.len() as i32;
 
-/// Version 1. Ended runs are appended and never changed: the triggers say so to every program that opens the file.
-const CREATE: &str = "
+/// What leads from each version to the next. A new store takes all steps, so each is tried every time.
+const STEPS: [&str; 2] = [VERSION_1, VERSION_2];
+
+/// Ended runs are appended and never changed: the triggers say so to every program that opens the file.
+const VERSION_1: &str = "
 CREATE TABLE owners(
   owner INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER NOT NULL, started INTEGER NOT NULL
 ) STRICT;
@@ -51,6 +54,21 @@ CREATE TABLE programs(
 CREATE INDEX programs_by_key ON programs(namespace, role, method);
 ";
 
+/// What a program was answered (`tape`), the tree of calls, tools that delegation made, and what speaks against a program.
+/// Runs of version 1 have no trace and no tape, and keep their seals.
+const VERSION_2: &str = "
+ALTER TABLE runs ADD COLUMN trace BLOB;
+ALTER TABLE runs ADD COLUMN depth INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN tape TEXT;
+CREATE INDEX runs_by_trace ON runs(trace) WHERE depth > 0;
+ALTER TABLE programs ADD COLUMN note TEXT;
+CREATE TABLE tools(
+  namespace TEXT NOT NULL, owner TEXT NOT NULL, name TEXT NOT NULL, options TEXT NOT NULL, created INTEGER NOT NULL,
+  uses INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, last_used INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY(namespace, owner, name)
+) STRICT, WITHOUT ROWID;
+";
+
 /// Settings of every connection.
 pub(super) fn configure(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.busy_handler(Some(super::patience))?;
@@ -85,7 +103,9 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), St
         // Another process may have been quicker.
         let (_, version) = marks(&transaction).map_err(refused)?;
         if version < VERSION {
-            transaction.execute_batch(CREATE).map_err(refused)?;
+            for step in STEPS.iter().skip(usize::try_from(version).unwrap_or_default()) {
+                transaction.execute_batch(step).map_err(refused)?;
+            }
             transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(refused)?;
             transaction.pragma_update(None, "user_version", VERSION).map_err(refused)?;
         }

@@ -365,7 +365,8 @@ fn append(
     connection
         .prepare_cached(
             "INSERT INTO runs(gseq, run, agent, role, method, durability, status, record, header, entries, hashes,
-             contract, code, seal) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+             contract, code, seal, trace, depth, tape)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
         )?
         .execute(params![
             gseq,
@@ -382,6 +383,9 @@ fn append(
             sealed.contract.0,
             sealed.code.map(|code| code.0),
             seal.0,
+            sealed.place.map(|place| place.trace.0.to_be_bytes()),
+            sealed.place.map_or(0, |place| place.depth),
+            sealed.tape,
         ])?;
     connection.prepare_cached("DELETE FROM open_runs WHERE run = ?1")?.execute([run_bytes(run)])?;
     *end = (gseq, seal);
