@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 mod commands;
 pub mod conform;
+mod editor;
 mod failure;
 mod highlight;
 mod interrupt;
@@ -56,7 +57,7 @@ enum Command {
     Show(commands::show::Show),
     /// Show the last calls of a log, and with -f those to come
     Tail(commands::tail::Tail),
-    /// Show the programs of a log, of a store or of the embedded library
+    /// Show programs, of a log, a store or the embedded library; pin, edit, put aside, eject those of a store
     Programs(commands::programs::Programs),
     /// Write the programs of a store as source files
     Export(commands::repertoire::Export),

@@ -340,6 +340,23 @@ impl Runtime {
         }
     }
 
+    /// Every version of the method that is meant, oldest first: by `role.method`, or by one of its programs.
+    pub fn history(&self, name: &str) -> Result<Vec<Listed>, RepertoireError> {
+        let mut named = self.programs(&ProgramQuery::default())?;
+        named.retain(|listed| listed.name() == name);
+        if named.is_empty() {
+            return Ok(self.program_history(&self.find_program(name)?)?);
+        }
+        sort_by_age(&mut named);
+        Ok(named)
+    }
+
+    /// The program that is meant; by `role.method` the newest of its versions.
+    pub fn newest_program(&self, name: &str) -> Result<Listed, RepertoireError> {
+        let by_name = self.history(name)?.into_iter().rfind(|listed| listed.name() == name);
+        by_name.map_or_else(|| self.find_program(name), Ok)
+    }
+
     /// Every version of the method that the program is one of, oldest first: of its namespace, for all kinds of arguments.
     pub fn program_history(&self, program: &Listed) -> Result<Vec<Listed>, StoreError> {
         let Key { namespace, role, method, .. } = &program.saved.key;
@@ -351,7 +368,7 @@ impl Runtime {
             ..ProgramQuery::default()
         };
         let mut versions = self.programs(&query)?;
-        versions.sort_by_key(|listed| (listed.saved.origin.created, listed.saved.version));
+        sort_by_age(&mut versions);
         Ok(versions)
     }
 
@@ -538,6 +555,10 @@ fn read_inputs(reads: &Reads, arguments: Arguments<'_>) -> Vec<(bool, Digest)> {
     let named = arguments.kwargs.iter();
     let named = named.map(|(name, value)| (reads.all_kwargs || reads.kwargs.contains(name), value));
     positional.chain(named).map(|(read, value)| (read, canonical::hash(value))).collect()
+}
+
+fn sort_by_age(programs: &mut [Listed]) {
+    programs.sort_by_key(|listed| (listed.saved.origin.created, listed.saved.version));
 }
 
 /// What people bring.
