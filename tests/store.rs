@@ -13,6 +13,7 @@ use cadenza_core::program::registry::ProgramState;
 use cadenza_core::provider::{ModelSpec, Scripted};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::{Options, Reuse, StoreOption};
+use cadenza_core::runtime::repertoire::ProgramQuery;
 use cadenza_core::store::{CallQuery, SqliteStore, Store, StoreError};
 use cadenza_core::value::{Map, Value};
 
@@ -276,17 +277,17 @@ fn programs_travel_as_source_files_and_an_edited_one_wins() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "return args[1] + args[2]\n");
 
     let (second, asked) = runtime(&folder.path().join("second.db"));
-    assert_eq!(second.import(&programs).unwrap(), 1);
+    assert_eq!(second.import(&programs).unwrap().len(), 1);
     let calc = second.agent("calculator", Options::default()).unwrap();
     assert_eq!(call(&calc, "add", &[4, 5]).value(), &Value::Int(9));
     std::fs::write(&file, "return args[1] + args[2] + 1000\n").unwrap();
     second.import(&programs).unwrap();
     assert_eq!(call(&calc, "add", &[4, 5]).value(), &Value::Int(1009));
     assert_eq!(asked.load(Ordering::SeqCst), 0);
-    let newest = second.program("calculator", "add").unwrap();
-    assert_eq!((newest.kept.version, newest.kept.state()), (2, ProgramState::Pinned));
+    let newest = second.program("calculator", "add").unwrap().unwrap();
+    assert_eq!((newest.saved.version, newest.state()), (2, ProgramState::Pinned));
     // Put aside, it gives way to the first one again; in this process and in the next.
-    assert!(second.set_program_state(newest.kept.id, ProgramState::Quarantined).unwrap());
+    assert!(second.set_program_state(newest.id, ProgramState::Quarantined).unwrap());
     assert_eq!(call(&calc, "add", &[4, 5]).value(), &Value::Int(9));
     drop((calc, second, newest));
     let (third, asked) = runtime(&folder.path().join("second.db"));
@@ -296,7 +297,7 @@ fn programs_travel_as_source_files_and_an_edited_one_wins() {
 
     std::fs::write(&file, "return (").unwrap();
     let refused = third.import(&programs).unwrap_err().to_string();
-    assert!(refused.contains("calculator.add in lua: line 1"), "{refused}");
+    assert!(refused.contains("calculator.add: the program does not compile: line 1"), "{refused}");
     let index = programs.join("programs.json");
     let text = std::fs::read_to_string(&index).unwrap().replace("\"file\":\"", "\"file\":\"../");
     std::fs::write(&index, text).unwrap();
@@ -316,8 +317,8 @@ fn where_programs_are_locked_nothing_else_runs_and_no_model_is_asked() {
     let text = std::fs::read_to_string(&lock).unwrap();
     assert_eq!(text.lines().count(), 7, "one line per program: {text}");
     let read = Lock::read(&lock).unwrap();
-    let listed = first.programs(None);
-    assert!(listed.iter().all(|listed| read.allows(&listed.key, &listed.kept)));
+    let listed = first.programs(&ProgramQuery::default()).unwrap();
+    assert!(listed.iter().all(|listed| read.allows(&listed.saved.key, listed.checksum())));
     // A lock file is read from the working directory, which tests share: this one runs in a process of its own.
     let fewer: String =
         text.lines().filter(|line| !line.contains("increment")).map(|line| line.to_owned() + "\n").collect();

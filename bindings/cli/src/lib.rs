@@ -55,7 +55,7 @@ enum Command {
     Calls(commands::calls::Calls),
     /// Show one call of a log or store with its program
     Show(commands::show::Show),
-    /// Show the last calls of a log, and with -f those to come
+    /// Show the last calls of a log or store, and with -f those to come
     Tail(commands::tail::Tail),
     /// Show programs, of a log, a store or the embedded library; pin, edit, put aside, eject those of a store
     Programs(commands::programs::Programs),

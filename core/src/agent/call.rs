@@ -407,7 +407,7 @@ impl<'a> Call<'a> {
         let context = |key: &str| CallHost::new(frame).attempt.get(key);
         let history = || history_digest(&self.agent.results());
         let state = Surroundings { context: &context, history: &history };
-        let allowed = |kept: &Kept| settings.lock.as_ref().is_none_or(|lock| lock.allows(&key, kept));
+        let allowed = |kept: &Kept| settings.lock.as_ref().is_none_or(|lock| lock.allows(&key, kept.program.digest));
         let found = registry.find_allowed(&key, self.arguments(), state, &allowed, &mut influences);
         if found.is_ok() || !self.adopt_stored(frame, executor, &key) {
             return found;

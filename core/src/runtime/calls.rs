@@ -1,5 +1,11 @@
 //! What happened, as data: ended calls in one shape, whether a store holds them or this runtime remembers them.
 
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
 use crate::ids::{CallId, TraceId};
 use crate::log::record::CallRecord;
 use crate::program::tape::Tape;
@@ -8,7 +14,7 @@ use crate::runtime::replay::Recorded;
 use crate::store::{CallQuery, StoreError, StoredCall};
 use crate::value::{Map, Value};
 
-/// The fields of every call of [`Runtime::call_maps`], in the order in which people read them; null where nothing is known.
+/// The fields of every call of [`Runtime::find_calls`], in the order in which people read them; null where nothing is known.
 pub const CALL_FIELDS: [&str; 41] = [
     "call_id",
     "trace_id",
@@ -62,10 +68,22 @@ pub struct CallTree {
     pub children: Vec<CallTree>,
 }
 
+impl CallTree {
+    /// A field's text; empty when it has none.
+    pub fn text(&self, name: &str) -> &str {
+        text(&self.call, name)
+    }
+
+    /// Number of its calls, itself included.
+    pub fn count(&self) -> usize {
+        1 + self.children.iter().map(Self::count).sum::<usize>()
+    }
+}
+
 impl Runtime {
     /// Ended calls that are asked for, as data with [`CALL_FIELDS`], oldest first, at most `limit` of the newest: from the
     /// store if there is one, else from what this runtime remembers. `effects` stay null here.
-    pub fn call_maps(&self, query: &CallQuery) -> Result<Vec<Map>, StoreError> {
+    pub fn find_calls(&self, query: &CallQuery) -> Result<Vec<Map>, StoreError> {
         let Some(store) = self.store() else {
             let calls = self.calls();
             let asked: Vec<_> = calls.iter().rev().filter(|call| query.asks_for(call)).take(query.limit).collect();
@@ -76,6 +94,11 @@ impl Runtime {
             calls.reverse();
         }
         Ok(calls.into_iter().map(|call| whole(call.to_map())).collect())
+    }
+
+    /// The newest ended calls, at most `limit`, oldest first; see [`Runtime::find_calls`].
+    pub fn call_maps(&self, limit: usize) -> Result<Vec<Map>, StoreError> {
+        self.find_calls(&CallQuery { limit, ..CallQuery::default() })
     }
 
     /// Ended calls that are asked for, newest first, each with what its last program was told; nothing where that is not
@@ -124,7 +147,7 @@ impl Runtime {
     pub fn call_tree(&self, id: CallId) -> Result<Option<CallTree>, StoreError> {
         let Some(call) = self.call_map(id)? else { return Ok(None) };
         let mut below = match TraceId::parse(text(&call, "trace_id")) {
-            Some(trace) => self.call_maps(&CallQuery { below: Some(trace), ..CallQuery::default() })?,
+            Some(trace) => self.find_calls(&CallQuery { below: Some(trace), ..CallQuery::default() })?,
             None => Vec::new(),
         };
         // Calls end before their callers; trees read better in the order in which they began.
@@ -151,6 +174,33 @@ fn of_record(record: &CallRecord) -> Map {
     map.insert("value".into(), record.outcome.value().clone());
     map.insert("durability".into(), record.metadata.durability.as_str().into());
     map
+}
+
+/// A moment as people write it: RFC 3339, a day or a time of day in UTC, or an age such as `90m`, `2h` or `7d`.
+pub fn since(text: &str) -> Result<SystemTime, String> {
+    let text = text.trim();
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return Ok(time.into());
+    }
+    if let Ok(time) = text.parse::<DateTime>()
+        && let Ok(zoned) = time.to_zoned(TimeZone::UTC)
+    {
+        return Ok(zoned.timestamp().into());
+    }
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "s" => Some(1),
+        "m" => Some(60),
+        "h" => Some(60 * 60),
+        "d" => Some(24 * 60 * 60),
+        "w" => Some(7 * 24 * 60 * 60),
+        _ => None,
+    };
+    let seconds = digits.trim_end().parse::<u64>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
+    let began = seconds.and_then(|seconds| SystemTime::now().checked_sub(Duration::from_secs(seconds)));
+    began.ok_or_else(|| {
+        format!("{text:?} is no time; write 2026-11-22T05:00:00Z, 2026-11-22, or an age such as 90m, 2h or 7d")
+    })
 }
 
 /// Exactly the published fields.

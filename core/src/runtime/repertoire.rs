@@ -204,7 +204,7 @@ pub const FIELDS: [&str; 22] = [
     "failures_in_a_row",
     "model",
     "created",
-    "call",
+    "created_by",
     "inputs",
     "context_pins",
     "history_pin",

@@ -18,6 +18,9 @@ use crate::value::{Map, Value};
 const CALL: &str = "SELECT gseq, run, record, status,
   (SELECT code FROM codes WHERE hash = runs.code), tape FROM runs";
 
+/// A call ends `ok`, as an `error`, or `interrupted`, by its host or with its process.
+const ENDED_SO: &str = "? = iif(json_extract(record, '$.agent_outcome') = 'INTERRUPTED', 'interrupted', json_extract(record, '$.outcome_status'))";
+
 /// One call.
 pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Option<StoredCall>> {
     let found = connection
@@ -47,7 +50,7 @@ pub(super) fn calls(connection: &Connection, query: &CallQuery) -> rusqlite::Res
         ("method = ?", method.as_ref().map(|method| method as _)),
         ("agent = ?", agent.as_ref().map(|agent| agent as _)),
         ("agent IN (SELECT agent FROM agents WHERE name = ?)", agent_name.as_ref().map(|name| name as _)),
-        ("status = ?", status.as_ref().map(|status| status as _)),
+        (ENDED_SO, status.as_ref().map(|status| status as _)),
         // A call of before there were namespaces in records belongs to the default one.
         (
             "coalesce(json_extract(record, '$.namespace'), 'default') = ?",
