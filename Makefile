@@ -37,6 +37,9 @@ test: setup  ## everything: Rust, Python, conformance, examples
 	@$(MAKE) --no-print-directory test-python
 	@$(MAKE) --no-print-directory conform
 
+# Tests and measurements keep away from the user's own store, whatever they forget to say.
+test-rust test-python conform bench soak: export XDG_DATA_HOME := $(CURDIR)/$(VENV)/data
+
 test-rust:
 	if command -v cargo-nextest >/dev/null; then \
 	  cargo nextest run --workspace --exclude cadenza-python --no-fail-fast; \

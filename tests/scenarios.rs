@@ -160,6 +160,7 @@ fn logged(language: Language, debug: bool, path: &Path) -> Vec<Json> {
         ("language".to_owned(), language.as_str().into()),
         ("log".to_owned(), path.to_string_lossy().into_owned().into()),
         ("debug".to_owned(), debug.into()),
+        ("store".to_owned(), ":memory:".into()),
     ]);
     let options = Options::from_map(&options).expect("these options exist");
     let runtime = Runtime::builder().options(options).build().expect("the library needs nothing");

@@ -29,6 +29,7 @@ from ._core import (
     __version__,
     default_runtime,
 )
+from ._tools import tool
 
 __all__ = [
     "Agent",
@@ -46,6 +47,7 @@ __all__ = [
     "StoreError",
     "__version__",
     "default_runtime",
+    "tool",
 ]
 
 

@@ -26,7 +26,7 @@ use crate::log::record::AttemptFailure;
 use crate::message::{AdapterDecision, AgentMessage, ModelReply, Usage};
 use crate::outcome::{AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, Reason, error_type};
 use crate::program::registry::{Kept, ProgramState, Written};
-use crate::program::tape::Tape;
+use crate::program::tape::{Tape, envelope};
 use crate::program::{
     Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
 };
@@ -319,7 +319,8 @@ impl<'a> Attempts<'a> {
                 Ok(()) => {
                     let value = match &returned {
                         Returned::Value(value) => value.clone(),
-                        Returned::Outcome(outcome) => Value::Map(outcome.to_map()),
+                        // Without the ids of the call behind it: equal runs have equal heads (KC-D2).
+                        Returned::Outcome(outcome) => Value::Map(envelope(outcome)),
                     };
                     self.success = Some(Success { host, returned, reads });
                     ToolEnvelope::Ok(Arc::new(value))

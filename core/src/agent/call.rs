@@ -32,6 +32,7 @@ use crate::provider::wait;
 use crate::runtime::driver;
 use crate::runtime::options::{Options, Reuse};
 use crate::store::{Change, StoreError};
+use crate::tools::Effect;
 use crate::value::{Map, Value};
 
 /// Instructions and time of one dry run: evidence must not cost more than the call it may save.
@@ -230,7 +231,12 @@ impl<'a> Call<'a> {
         let stored_turn = if has_turn { self.stored_turn() } else { Ok(None) };
         let named = self.agent.runtime_context().agent_id().is_some();
         let level = if named { Durability::Strict } else { Durability::Batch };
-        let level = settings.durability.unwrap_or(level);
+        // What a tool may leave behind is on record, whatever was asked for (KC-KN3).
+        let lasting = settings.tools.iter().any(|tool| tool.effect() != Effect::Pure);
+        let level = match settings.durability.unwrap_or(level) {
+            Durability::Memory if lasting => Durability::Batch,
+            level => level,
+        };
         let frame = Frame {
             call: self,
             agent: self.agent,

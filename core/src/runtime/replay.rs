@@ -297,6 +297,7 @@ impl<'a> Expected<'a> {
             (Self::Value(expected), Ok(Returned::Value(value))) if same(expected, value) => Ok(()),
             (Self::Value(Value::Map(expected)), Ok(Returned::Outcome(outcome))) => {
                 let mut expected = expected.clone();
+                // Stores of version 1 have it.
                 expected.remove("metadata");
                 let again = Value::Map(envelope(outcome));
                 if same(&Value::Map(expected), &again) { Ok(()) } else { Err(format!("gives {}", shown(&again))) }

@@ -16,14 +16,24 @@ use crate::log::record::CallRecord;
 pub use crate::outcome::Durability;
 use crate::program::registry::{Key, ProgramState, Saved};
 use crate::program::tape::Tape;
+use crate::tools::Effect as ToolEffect;
 use crate::value::{Map, Value};
 
+mod default;
 pub mod folder;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+pub(crate) use default::open as open_default;
+pub use default::{default_path, take_warning};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
+
+/// Waits, within a bound, until every open store has everything on the disk: before the process ends.
+pub fn flush_all() {
+    #[cfg(feature = "sqlite")]
+    sqlite::flush_all();
+}
 
 /// Number of a named agent in its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -108,6 +118,8 @@ pub struct Intent {
     pub call_no: u32,
     /// The tool.
     pub tool: Arc<str>,
+    /// What it may leave behind.
+    pub effect: ToolEffect,
     /// Its arguments.
     pub args: Map,
     /// Names this effect for ever: computed once, never again on recovery.

@@ -42,6 +42,24 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a caller without a deadline waits for room in the queue.
 const ROOM: Duration = Duration::from_secs(10);
 
+/// Stores that are open in this process, by path.
+static OPEN: Mutex<BTreeMap<PathBuf, Weak<SqliteStore>>> = Mutex::new(BTreeMap::new());
+
+/// See [`super::flush_all`].
+pub(super) fn flush_all() {
+    // Somebody may hold it for ever: a thread that was copied by a fork, or that waits for a stuck disk.
+    let Some(open) = OPEN.try_lock_for(ROOM) else { return };
+    let stores: Vec<Arc<SqliteStore>> = open.values().filter_map(Weak::upgrade).collect();
+    drop(open);
+    for store in stores {
+        // What a forked child has not used, it has nothing in.
+        let ours = store.attached.read().generation == fork::generation();
+        if ours && let Err(error) = store.sync() {
+            tracing::warn!(%error, "the store could not be flushed");
+        }
+    }
+}
+
 /// A store in a file. Open it with [`SqliteStore::open`]; everybody in this process who opens the same path shares it.
 pub struct SqliteStore {
     path: Arc<Path>,
@@ -62,7 +80,6 @@ struct Attached {
 impl SqliteStore {
     /// Opens the store, made with its folder when missing; ends calls that died with their process.
     pub fn open(path: &Path) -> Result<Arc<Self>, StoreError> {
-        static OPEN: Mutex<BTreeMap<PathBuf, Weak<SqliteStore>>> = Mutex::new(BTreeMap::new());
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         make_folder(&path)?;
         // One file has one name, whatever links lead to it: its log, locks and anchors lie beside that one.

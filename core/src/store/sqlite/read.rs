@@ -101,7 +101,9 @@ fn effects(connection: &Connection, id: CallId) -> rusqlite::Result<Vec<Map>> {
     state::check_effects(connection, &run_bytes(id))?;
     let json = |text: Option<String>| text.and_then(|text| Value::from_json(&text).ok()).unwrap_or_default();
     connection
-        .prepare_cached("SELECT call_no, tool, args, status, result FROM effects WHERE run = ?1 ORDER BY call_no")?
+        .prepare_cached(
+            "SELECT call_no, tool, args, status, result, class FROM effects WHERE run = ?1 ORDER BY call_no",
+        )?
         .query_map([run_bytes(id)], |row| {
             Ok(Map::from([
                 ("call_no".to_owned(), Value::Int(row.get(0)?)),
@@ -109,6 +111,7 @@ fn effects(connection: &Connection, id: CallId) -> rusqlite::Result<Vec<Map>> {
                 ("args".to_owned(), json(row.get(2)?)),
                 ("status".to_owned(), row.get::<_, String>(3)?.as_str().into()),
                 ("result".to_owned(), json(row.get(4)?)),
+                ("effect".to_owned(), row.get::<_, String>(5)?.as_str().into()),
             ]))
         })?
         .collect()

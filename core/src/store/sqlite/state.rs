@@ -20,7 +20,7 @@ const PROGRAM: &str =
     "SELECT seal, program, namespace, role, method, contract, shape, language, interface, code, model,
   version, inputs, context, probeable, state, note, created_run, created FROM programs";
 /// What a seal of a tool call holds.
-const EFFECT: &str = "SELECT seal, run, call_no, tool, args, idem_key, status, result FROM effects";
+const EFFECT: &str = "SELECT seal, run, call_no, tool, args, idem_key, status, result, class FROM effects";
 /// What the sum of an agent holds beside its keys.
 const AGENT: &str = "SELECT sum, agent, namespace, name, role, version, created FROM agents";
 

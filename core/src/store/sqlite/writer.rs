@@ -484,8 +484,15 @@ fn write(
         Change::Intent(intent) => {
             let args = crate::log::masked(&Value::Map(intent.args.clone())).to_json();
             connection
-                .prepare_cached("INSERT INTO effects VALUES (?1, ?2, ?3, ?4, ?5, 'started', NULL, NULL)")?
-                .execute(params![run_bytes(intent.run), intent.call_no, &*intent.tool, args, intent.idem_key.0])?;
+                .prepare_cached("INSERT INTO effects VALUES (?1, ?2, ?3, ?4, ?5, 'started', NULL, ?6, NULL)")?
+                .execute(params![
+                    run_bytes(intent.run),
+                    intent.call_no,
+                    &*intent.tool,
+                    args,
+                    intent.idem_key.0,
+                    intent.effect.as_str()
+                ])?;
             state::seal_effect(connection, &run_bytes(intent.run), intent.call_no)?;
         }
         Change::Effect { run, call_no, result } => {
