@@ -244,7 +244,7 @@ fn wrong_files_are_refused_with_what_to_do() {
     assert!(refused(&at("other.db")).contains("a database of another program"));
     drop(store(&at("future.db")));
     rusqlite::Connection::open(at("future.db")).unwrap().pragma_update(None, "user_version", 7).unwrap();
-    assert!(refused(&at("future.db")).contains("has version 7, this Cadenza knows versions up to 2; update Cadenza"));
+    assert!(refused(&at("future.db")).contains("has version 7, this Cadenza knows versions up to 3; update Cadenza"));
     std::fs::write(at("file"), "").unwrap();
     assert!(refused(&at("file/app.db")).contains("cannot"), "{}", refused(&at("file/app.db")));
 }
@@ -439,5 +439,5 @@ fn ec_mg1_a_store_of_version_1_is_taken_over_and_its_seals_still_hold() {
         let connection = rusqlite::Connection::open(path).unwrap();
         connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
     };
-    assert_eq!(version(&path), 2);
+    assert_eq!(version(&path), 3);
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, TransactionBehavior, params};
 
 use super::row::{self, Sealed, digest, run_bytes, run_id, tapes};
 use super::shared::Shared;
+use super::state;
 use super::writer::now;
 use crate::contract::ExecutionContract;
 use crate::ids::{CallId, Digest};
@@ -125,6 +126,7 @@ fn stored_call(row: &Row<'_>) -> rusqlite::Result<StoredCall> {
 }
 
 fn effects(connection: &Connection, id: CallId) -> rusqlite::Result<Vec<Map>> {
+    state::check_effects(connection, &run_bytes(id))?;
     let json = |text: Option<String>| text.and_then(|text| Value::from_json(&text).ok()).unwrap_or_default();
     connection
         .prepare_cached(
@@ -188,13 +190,19 @@ pub(super) fn open_agent(
     let id = match find()? {
         Some(id) => id,
         None => {
-            connection
+            let making = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+            let made = making
                 .prepare_cached(
                     "INSERT OR IGNORE INTO agents(namespace, name, role, version, created) VALUES (?1, ?2, ?3, 0, ?4)",
                 )?
                 .execute(params![namespace, name, role, now()])?;
             // Another process may have been quicker; either way it is there now.
-            find()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?
+            let id = find()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+            if made > 0 {
+                state::seal_agent(&making, id)?;
+            }
+            making.commit()?;
+            id
         }
     };
     changed_agent(connection, AgentId(id), -1)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
@@ -206,12 +214,19 @@ pub(super) fn changed_agent(
     id: AgentId,
     version: i64,
 ) -> rusqlite::Result<Option<AgentState>> {
-    // One statement: version and keys of one moment.
+    let changed = connection
+        .prepare_cached("SELECT 1 FROM agents WHERE agent = ?1 AND version > ?2")?
+        .exists(params![id.0, version])?;
+    if !changed {
+        return Ok(None);
+    }
+    // Version, keys and sum of one moment.
+    let _moment = connection.unchecked_transaction()?;
+    state::check_agent(connection, id.0)?;
     let mut statement = connection.prepare_cached(
-        "SELECT role, version, key, value FROM agents LEFT JOIN agent_context USING (agent)
-         WHERE agent = ?1 AND version > ?2",
+        "SELECT role, version, key, value FROM agents LEFT JOIN agent_context USING (agent) WHERE agent = ?1",
     )?;
-    let mut rows = statement.query(params![id.0, version])?;
+    let mut rows = statement.query([id.0])?;
     let mut state: Option<AgentState> = None;
     while let Some(row) = rows.next()? {
         let state = match &mut state {
@@ -246,7 +261,7 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
 
 const PROGRAM: &str =
     "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
-  probeable, uses, failures, failures_in_a_row, state, programs.context, created, created_run, note
+  probeable, uses, failures, failures_in_a_row, state, programs.context, created, created_run, note, program, programs.code
   FROM programs JOIN codes ON codes.hash = programs.code";
 
 /// Programs under one key, newest first, or all.
@@ -268,20 +283,26 @@ pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::
                     key.language.as_str(),
                     key.interface
                 ],
-                saved,
+                |row| saved(connection, row),
             )?
             .collect::<rusqlite::Result<_>>()?,
         None => connection
             .prepare_cached(&format!("{PROGRAM} ORDER BY namespace, role, method, created"))?
-            .query_map([], saved)?
+            .query_map([], |row| saved(connection, row))?
             .collect::<rusqlite::Result<_>>()?,
     };
     Ok(found.into_iter().flatten().collect())
 }
 
-/// `None` for a language that this build does not know.
-fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
+/// `None` for a language that this build does not know, and for what is not what was kept: that is never run.
+fn saved(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
     let Some(language) = Language::from_name(row.get_ref(5)?.as_str()?) else { return Ok(None) };
+    let program = digest(row.get_ref(20)?.as_blob()?);
+    let code = Digest::of_bytes(row.get_ref(7)?.as_str()?.as_bytes());
+    if code != digest(row.get_ref(21)?.as_blob()?) || !state::program_fits(connection, &program)? {
+        tracing::error!(%program, "a kept program was changed in the store by something else; it is not run");
+        return Ok(None);
+    }
     let text = |index: usize| row.get::<_, String>(index).map(|text| text.as_str().into());
     let inputs = match Value::from_json(row.get_ref(10)?.as_str()?) {
         Ok(Value::List(inputs)) => inputs,
