@@ -192,7 +192,9 @@ fn waits(folder: &Folder, path: &Path) {
     assert_eq!(effectful(), ProgramSource::Reused);
     print(
         "call with a tool, strict, one caller",
-        wall(100, &mut || drop(effectful())),
+        wall(100, &mut || {
+            effectful();
+        }),
         "   target ≤ 300 µs on a fast disk (R19)",
     );
     for (reuse, name, target) in [(Reuse::Auto, "reused", ""), (Reuse::Off, "cold", "   target ≤ 1.2 ×")] {
