@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::absent::Absent;
 use super::library::{Library, nearest};
 use super::targets::Targets;
 use super::{Output, Provider, Secret};
@@ -55,6 +56,8 @@ pub struct ModelSettings<'a> {
     pub configured: Option<ModelSpec>,
     /// An environment variable by name; `None` here is an empty environment.
     pub environment: Option<Environment<'a>>,
+    /// No model is ever asked (`reuse = "locked"`): then one without its key will do.
+    pub nobody_asks: bool,
 }
 
 impl fmt::Debug for ModelSettings<'_> {
@@ -183,6 +186,13 @@ pub fn resolve(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Resolve
     let (spec, origin) = choose(spec, settings, &mut notes);
     match one(&spec, settings) {
         Ok(provider) => Ok(Resolved { provider, origin, notes }),
+        Err(problem @ (ResolveProblem::NoKey { .. } | ResolveProblem::KeyFile { .. })) if settings.nobody_asks => {
+            let name = match &spec {
+                ModelSpec::Name(name) => short(name),
+                ModelSpec::Targets(_) | ModelSpec::Provider(_) | ModelSpec::Default => "none".to_owned(),
+            };
+            Ok(Resolved { provider: Arc::new(Absent::new(name, problem.to_string())), origin, notes })
+        }
         Err(problem) => Err(ResolveError { origin, problem }),
     }
 }

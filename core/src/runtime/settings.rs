@@ -266,6 +266,7 @@ pub(crate) fn resolve_model(model: &ModelSpec, options: &Options) -> Result<Reso
         output: options.output.unwrap_or_default(),
         configured: None,
         environment: Some(&environment),
+        nobody_asks: options.reuse == Some(Reuse::Locked),
     };
     provider::resolve(model, &settings)
         .map_err(|error| OptionError::Invalid { name: error.option(), message: error.message() })
