@@ -37,6 +37,9 @@ test: setup  ## everything: Rust, Python, conformance, examples
 	@$(MAKE) --no-print-directory test-python
 	@$(MAKE) --no-print-directory conform
 
+# Tests and measurements keep away from the user's own store, whatever they forget to say.
+test-rust test-python conform bench soak: export XDG_DATA_HOME := $(CURDIR)/$(VENV)/data
+
 test-rust:
 	if command -v cargo-nextest >/dev/null; then \
 	  cargo nextest run --workspace --exclude cadenza-python --no-fail-fast; \
@@ -52,11 +55,12 @@ test-python:
 	server=$(CARGO_TARGET_DIR)/debug/examples/wire_server; \
 	  CADENZA_WIRE_SERVER=$$(test -x $$server && echo $$server || true) $(PY) -m pytest -q tests/python
 
-conform:  ## every scenario for every host runtime and both program languages
-	for language in lua rhai; do \
-	  for runtime in rust lua rhai python; do \
-	    $(VENV)/bin/cadenza conform --runtime $$runtime --language $$language | tail -1; \
-	  done; done
+conform:  ## every scenario for every host runtime, both program languages and both stores
+	for store in memory sqlite; do \
+	  for language in lua rhai; do \
+	    for runtime in rust lua rhai python; do \
+	      $(VENV)/bin/cadenza conform --runtime $$runtime --language $$language --store $$store | tail -1; \
+	    done; done; done
 
 bench: setup  ## medians and ratios to a floor, in one run
 	cargo build --release -p cadenza-benches

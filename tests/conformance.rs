@@ -1,24 +1,33 @@
 //! Every scenario of the checkout, through every native host language's own Agent surface and in every program language
 //! (agent contract, section 9), and every log line that they leave against its schema (formats.md section 2).
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use cadenza_cli::conform::{self, Report, RustSurface, ScriptSurface, Surface};
+use cadenza_cli::conform::{self, Report, RustSurface, ScriptSurface, StoreKind, Surface};
 use cadenza_core::program::Language;
+use cadenza_core::runtime::Runtime;
+use cadenza_core::runtime::options::{Options, StoreOption};
+use cadenza_core::value::Value;
 
 fn checkout(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
 /// Runs the scenarios of these folders, as far as they are there.
-fn run(surface: &dyn Surface, language: Language, folders: &[&str]) -> Report {
+fn run(surface: &dyn Surface, language: Language, folders: &[&str], store: &StoreKind) -> Report {
     let paths: Vec<PathBuf> = folders.iter().map(|folder| checkout(folder)).filter(|path| path.is_dir()).collect();
     assert!(!paths.is_empty(), "no scenarios in {folders:?}");
-    conform::run(&paths, Some(&checkout("programs/programs.yaml")), surface, language).unwrap()
+    conform::run(&paths, Some(&checkout("programs/programs.yaml")), surface, language, store).unwrap()
 }
 
 fn check(surface: &dyn Surface, language: Language) {
-    let report = run(surface, language, &["scenarios/agent"]);
+    check_with(surface, language, &StoreKind::Memory);
+}
+
+fn check_with(surface: &dyn Surface, language: Language, store: &StoreKind) {
+    let report = run(surface, language, &["scenarios/agent"], store);
     let failed: Vec<_> = report
         .results
         .iter()
@@ -72,12 +81,80 @@ fn ac_scenarios_from_rhai_scripts_with_rhai_programs() {
     check(&ScriptSurface::new(Language::Rhai), Language::Rhai);
 }
 
+/// Names the folder of stores to a second process of this test program.
+const FOLDER: &str = "CADENZA_TEST_STORES";
+
+/// Every scenario with a store; then everything that they recorded again in two processes of their own.
+fn check_stored(surface: &dyn Surface, language: Language) {
+    let folder = tempfile::tempdir().unwrap();
+    check_with(surface, language, &StoreKind::Sqlite(folder.path().to_owned()));
+    let replayed = || {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_second_process_replays_every_store", "--ignored", "--nocapture"])
+            .env(FOLDER, folder.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        text.lines().find(|line| line.contains("replayed")).unwrap_or_default().to_owned()
+    };
+    let (first, second) = (replayed(), replayed());
+    assert_eq!(first, second, "two processes come to the same heads");
+    assert!(first.contains("replayed"), "{first}");
+}
+
+/// Runs only when [`check_stored`] asks for it.
+#[test]
+#[ignore = "the second process of kc_s3"]
+fn a_second_process_replays_every_store() {
+    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "db"));
+    paths.sort();
+    let (mut calls, mut programs, mut heads) = (0, 0, DefaultHasher::new());
+    for path in &paths {
+        let options = Options {
+            model: Some("library".into()),
+            store: Some(StoreOption::Path(path.clone())),
+            ..Options::default()
+        };
+        let runtime = Runtime::builder().options(options).build().unwrap();
+        let report = runtime.replay_all().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        (calls, programs) = (calls + report.calls, programs + report.programs);
+        for call in runtime.call_maps(usize::MAX).unwrap() {
+            call.get("transcript_head").and_then(Value::as_str).hash(&mut heads);
+        }
+    }
+    assert!(calls > 250 && programs > 200, "{calls} calls and {programs} programs in {} stores", paths.len());
+    println!("replayed {calls} calls, {programs} programs, heads {:x}", heads.finish());
+}
+
+#[test]
+fn kc_s3_ec_rp1_scenarios_from_rust_with_a_store_and_lua_programs() {
+    check_stored(&RustSurface, Language::Lua);
+}
+
+#[test]
+fn kc_s3_ec_rp1_scenarios_from_rust_with_a_store_and_rhai_programs() {
+    check_stored(&RustSurface, Language::Rhai);
+}
+
+#[test]
+fn kc_s3_scenarios_from_lua_scripts_with_a_store() {
+    check_stored(&ScriptSurface::new(Language::Lua), Language::Lua);
+}
+
+#[test]
+fn kc_s3_scenarios_from_rhai_scripts_with_a_store() {
+    check_stored(&ScriptSurface::new(Language::Rhai), Language::Rhai);
+}
+
 #[test]
 fn ec_scenarios_of_the_execution_contract() {
     if !checkout("scenarios/execution").is_dir() {
         return;
     }
-    let report = run(&RustSurface, Language::Lua, &["scenarios/execution"]);
+    let report = run(&RustSurface, Language::Lua, &["scenarios/execution"], &StoreKind::Memory);
     let failed: Vec<_> = report.results.iter().filter(|result| result.failure.is_some()).collect();
     assert!(report.ok(), "{failed:#?}");
 }
@@ -110,7 +187,8 @@ scenarios:
     for surface in
         [&RustSurface as &dyn Surface, &ScriptSurface::new(Language::Lua), &ScriptSurface::new(Language::Rhai)]
     {
-        let report = conform::run(std::slice::from_ref(&path), None, surface, Language::Lua).unwrap();
+        let report =
+            conform::run(std::slice::from_ref(&path), None, surface, Language::Lua, &StoreKind::Memory).unwrap();
         let found: Vec<_> = report
             .results
             .iter()

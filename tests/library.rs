@@ -97,6 +97,7 @@ fn runtime(language: Language, reuse: &str) -> Runtime {
         ("model".to_owned(), "library".into()),
         ("language".to_owned(), language.as_str().into()),
         ("reuse".to_owned(), reuse.into()),
+        ("store".to_owned(), ":memory:".into()),
     ]);
     let options = Options::from_map(&options).expect("these options exist");
     Runtime::builder().options(options).build().expect("the library needs nothing")

@@ -99,9 +99,9 @@ fn every_clause_of_the_agent_contract_has_a_scenario() {
             assert!(!sentences.is_empty(), "{id} verifies nothing");
             for sentence in sentences {
                 let mark = text(sentence).split(' ').next().unwrap_or_default();
-                let number = mark.strip_prefix("AC-").and_then(|number| number.parse::<u32>().ok());
-                let number = number.unwrap_or_else(|| panic!("{id}: {sentence} begins with no clause"));
-                clauses.insert(number);
+                let known = include_str!("clauses.txt").split_whitespace().any(|clause| clause == mark);
+                assert!(known, "{id}: {sentence} begins with no clause");
+                clauses.extend(mark.strip_prefix("AC-").and_then(|number| number.parse::<u32>().ok()));
             }
         }
     }
@@ -160,6 +160,7 @@ fn logged(language: Language, debug: bool, path: &Path) -> Vec<Json> {
         ("language".to_owned(), language.as_str().into()),
         ("log".to_owned(), path.to_string_lossy().into_owned().into()),
         ("debug".to_owned(), debug.into()),
+        ("store".to_owned(), ":memory:".into()),
     ]);
     let options = Options::from_map(&options).expect("these options exist");
     let runtime = Runtime::builder().options(options).build().expect("the library needs nothing");

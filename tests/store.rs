@@ -13,7 +13,7 @@ use cadenza_core::program::registry::ProgramState;
 use cadenza_core::provider::{ModelSpec, Scripted};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::{Options, Reuse, StoreOption};
-use cadenza_core::runtime::repertoire::ProgramQuery;
+use cadenza_core::runtime::repertoire::{Listed, ProgramQuery};
 use cadenza_core::store::{CallQuery, SqliteStore, Store, StoreError};
 use cadenza_core::value::{Map, Value};
 
@@ -52,6 +52,10 @@ fn call(agent: &Agent, method: &str, args: &[i64]) -> Outcome {
 
 fn id(outcome: &Outcome) -> CallId {
     outcome.metadata.as_ref().expect("every call has metadata").call_id
+}
+
+fn all(runtime: &Runtime) -> Vec<Listed> {
+    runtime.programs(&ProgramQuery::default()).expect("the store is read")
 }
 
 fn store(path: &Path) -> Arc<SqliteStore> {
@@ -317,7 +321,7 @@ fn where_programs_are_locked_nothing_else_runs_and_no_model_is_asked() {
     let text = std::fs::read_to_string(&lock).unwrap();
     assert_eq!(text.lines().count(), 7, "one line per program: {text}");
     let read = Lock::read(&lock).unwrap();
-    let listed = first.programs(&ProgramQuery::default()).unwrap();
+    let listed = all(&first);
     assert!(listed.iter().all(|listed| read.allows(&listed.saved.key, listed.checksum())));
     // A lock file is read from the working directory, which tests share: this one runs in a process of its own.
     let fewer: String =
@@ -356,6 +360,64 @@ fn locked_child() {
         assert!(error.message.contains(&format!("no program for calculator.{method}")), "{}", error.message);
     }
     assert_eq!(asked.load(Ordering::SeqCst), 0);
+}
+
+/// A runtime whose model writes `half` twice, the second time otherwise.
+fn halving(store: StoreOption) -> Runtime {
+    let answers = AtomicU32::new(0);
+    let model = Scripted::respond(move |_| {
+        Ok(ModelReply::text(match answers.fetch_add(1, Ordering::SeqCst) {
+            0 => "if args[1] % 2 == 1 then error('odd') end return args[1] // 2",
+            _ => "return args[1] // 2 + 1",
+        }))
+    });
+    let options =
+        Options { model: Some(ModelSpec::Provider(Arc::new(model))), store: Some(store), ..Options::default() };
+    Runtime::builder().options(options).build().unwrap()
+}
+
+#[test]
+fn a_candidate_that_answers_recorded_calls_otherwise_waits_for_approval() {
+    let folder = tempfile::tempdir().unwrap();
+    for store in [StoreOption::Memory, StoreOption::Path(folder.path().join("app.db"))] {
+        let runtime = halving(store);
+        let agent = runtime.agent("calculator", Options::default()).unwrap();
+        let half = |number: i64| call(&agent, "half", &[number]);
+        assert_eq!([40, 60, 100].map(|number| half(number).value().clone()), [20, 30, 50].map(Value::Int));
+        let repaired = half(7);
+        assert_eq!(repaired.value(), &Value::Int(4), "the call itself is answered");
+        let note = repaired.metadata.unwrap().note.clone().unwrap();
+        assert!(note.contains("half(100) gave 50; the new program gives 51 (and 2 more)"), "{note}");
+        let states: Vec<_> = all(&runtime).iter().map(Listed::state).collect();
+        assert_eq!(states, [ProgramState::Active, ProgramState::Candidate]);
+        assert_eq!(half(40).value(), &Value::Int(20), "the old program stays");
+        let candidate = all(&runtime).remove(1);
+        assert_eq!(candidate.saved.note.as_ref().map(|text| text.contains("half(100)")), Some(true));
+        assert!(runtime.set_program_state(candidate.id, ProgramState::Active).unwrap());
+        assert_eq!(half(40).value(), &Value::Int(21), "approved, it comes first");
+    }
+}
+
+#[test]
+fn a_candidate_is_judged_only_by_calls_that_it_would_answer() {
+    let model = Scripted::respond(|request| {
+        Ok(ModelReply::text(match request.args[0].as_str() {
+            Some("km") => "if args[1] == 'km' then return args[2] * 0.62 end error('unit')",
+            _ => "return args[2] * 3.28",
+        }))
+    });
+    let options = Options { model: Some(ModelSpec::Provider(Arc::new(model))), ..Options::default() };
+    let agent = Runtime::builder().options(options).build().unwrap().agent("converter", Options::default()).unwrap();
+    let convert =
+        |unit: &str, number: i64| agent.call("convert", vec![unit.into(), number.into()], Map::new()).unwrap();
+    for number in 1..4 {
+        assert!(convert("km", number).ok());
+    }
+    let metres = convert("m", 1);
+    assert_eq!(metres.value(), &Value::Float(3.28));
+    assert!(metres.metadata.unwrap().note.is_none());
+    assert_eq!(all(agent.runtime())[1].state(), ProgramState::Active, "the unit was not read: no call of it");
+    assert_eq!(convert("km", 100).value(), &Value::Int(62));
 }
 
 #[test]

@@ -47,7 +47,8 @@ fn clauses() -> Vec<Clause> {
     serde_saphyr::from_str(&read("scenarios/clauses.yaml")).unwrap()
 }
 
-/// Every clause id of the agent and execution contracts, in the order of their tables.
+/// Every clause id of the agent and execution contracts, in the order of their tables, and of the kernel contract's parts
+/// on state, termination, determinism and logging.
 fn published() -> Vec<&'static str> {
     include_str!("clauses.txt").split_whitespace().collect()
 }
@@ -69,10 +70,12 @@ fn the_list_of_clauses_is_the_contracts_own() {
         return;
     }
     let mut expected = BTreeSet::new();
-    for page in ["agent-clauses.md", "execution-clauses.md"] {
+    for page in ["agent-clauses.md", "execution-clauses.md", "kernel-clauses.md"] {
         for line in fs::read_to_string(contracts.join(page)).unwrap().lines() {
             let id = line.strip_prefix("| ").and_then(|rest| rest.split(" |").next()).unwrap_or_default();
-            if id.starts_with("AC-") || id.starts_with("EC-") {
+            let parts = ["AC-", "EC-", "KC-S", "KC-D", "KC-TL", "KC-K4", "KC-K6", "KC-KN3"];
+            let termination = id.strip_prefix("KC-E").is_some_and(|number| number.parse::<u32>().is_ok());
+            if termination || parts.iter().any(|part| id.starts_with(part)) {
                 expected.insert(id.to_owned());
             }
         }
@@ -124,7 +127,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("printable", &[]),
     ("provider", &["cancel", "fork", "message", "outcome", "printable", "program", "prompt", "value"]),
     ("tools", &["cancel", "canonical", "ids", "schema", "value"]),
-    ("store", &["canonical", "contract", "fork", "ids", "kernel", "log", "outcome", "program", "provider", "value"]),
+    (
+        "store",
+        &["canonical", "contract", "fork", "ids", "kernel", "log", "outcome", "program", "provider", "tools", "value"],
+    ),
     ("log", &["contract", "fork", "ids", "kernel", "outcome", "program", "provider", "value"]),
     (
         "runtime",

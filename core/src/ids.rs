@@ -37,10 +37,12 @@ impl Digest {
     /// Appends the 64 digits to `out` without allocating.
     pub fn write_hex(&self, out: &mut String) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        for byte in self.0 {
-            out.push(char::from(DIGITS[usize::from(byte >> 4)]));
-            out.push(char::from(DIGITS[usize::from(byte & 15)]));
+        let mut hex = [0; 64];
+        for (pair, byte) in hex.chunks_exact_mut(2).zip(self.0) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
         }
+        out.push_str(std::str::from_utf8(&hex).unwrap_or_default());
     }
 
     /// The 64 digits.

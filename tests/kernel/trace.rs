@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cadenza_core::kernel::script::{EntryExpectation, Ready, Run, Said, Scenario, ScenarioFile};
 use cadenza_core::value::{Map, Value};
@@ -48,6 +48,35 @@ fn every_trace_runs_as_written() {
     }
     assert!(failures.is_empty(), "{} of {} traces failed:\n{}", failures.len(), blocks.len(), failures.join("\n"));
     assert!(blocks.len() > 150, "only {} traces were found", blocks.len());
+}
+
+#[test]
+fn kc_s4_every_event_of_every_trace_fits_its_schema() {
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/entry.schema.json");
+    let schema: serde_json::Value = serde_json::from_str(&fs::read_to_string(schema).unwrap()).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let mut kinds = BTreeSet::new();
+    for block in all() {
+        let Ok(run) = block.run() else { continue };
+        for entry in &run.stored {
+            let parsed = |value: &Value| serde_json::from_str::<serde_json::Value>(&value.to_json()).unwrap();
+            let json = serde_json::json!({
+                "state": &*entry.state, "action": parsed(&entry.action), "result": parsed(&entry.result),
+            });
+            let faults: Vec<_> = validator.iter_errors(&json).map(|error| error.to_string()).collect();
+            assert!(faults.is_empty(), "{}: {faults:?}\n{json}", block.id);
+            kinds.insert(entry.kind().to_owned());
+        }
+    }
+    let known: BTreeSet<String> = schema["properties"]["action"]["properties"]["kind"]["enum"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|kind| kind.as_str().unwrap().to_owned())
+        .collect();
+    // A host that answers what was not asked is no scenario.
+    let unseen: Vec<_> = known.difference(&kinds).filter(|kind| *kind != "illegal_input").collect();
+    assert!(unseen.is_empty(), "no trace has an event of the kind {unseen:?}");
 }
 
 #[test]

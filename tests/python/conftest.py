@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +11,10 @@ from typing import Any
 import pytest
 
 import cadenza
+
+# Nothing that a test makes, or a process that it starts, may reach the user's own store.
+os.environ["CADENZA_STORE"] = ":memory:"
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="cadenza-tests-")
 
 PROGRAMS = {
     "add": "return args[1] + args[2]",

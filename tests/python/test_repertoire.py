@@ -103,7 +103,7 @@ def test_wrong_use_of_the_repertoire_is_refused(runtime: Runtime, tmp_path: Path
         program.edit("return (")
     with pytest.raises(ValueError, match="nothing changed"):
         program.edit(program.code)
-    with pytest.raises(ValueError, match="active, pinned or quarantined"):
+    with pytest.raises(ValueError, match="active, pinned, quarantined or candidate"):
         runtime.set_program_state(program.id, "gone")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match='"lua" or "rhai"'):
         runtime.programs(language="ruby")  # type: ignore[arg-type]

@@ -120,6 +120,7 @@ pub fn main_with(arguments: Vec<OsString>, python: Option<&dyn PythonHost>) -> i
 
 /// A log that cannot be written costs no call, but whoever asked for it hears of it.
 fn tell_lost_lines() {
+    cadenza_core::store::flush_all();
     cadenza_core::log::flush_all();
     let mut stderr = std::io::stderr().lock();
     for lost in cadenza_core::log::lost() {

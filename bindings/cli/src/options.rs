@@ -9,7 +9,7 @@ use cadenza_core::provider::{ModelSpec, Resolved};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::{Config, Origin, from_text};
 use cadenza_core::runtime::options::{LogOption, NAMES, Options, StoreOption, nearest};
-use cadenza_core::store::{SqliteStore, StoreError};
+use cadenza_core::store::{SqliteStore, StoreError, default_path, take_warning};
 
 use crate::failure::Failure;
 use crate::progress;
@@ -76,10 +76,14 @@ impl AgentOptions {
     pub fn runtime(&self, name: &'static str) -> Result<(Runtime, Resolved), Failure> {
         let config = self.config()?;
         let mut options = config.options()?;
+        options.store.get_or_insert(StoreOption::Default);
         let resolved = config.resolve_model()?;
         options.model = Some(ModelSpec::Provider(progress::shown(resolved.provider.clone())));
         (options.base_url, options.api_key, options.api_key_file, options.output) = (None, None, None, None);
         let runtime = Runtime::builder().name(name).options(options).build().map_err(Failure::usage)?;
+        if let Some(warning) = take_warning() {
+            drop(writeln!(std::io::stderr().lock(), "warning: {}", printable(&warning)));
+        }
         Ok((runtime, resolved))
     }
 }
@@ -122,23 +126,34 @@ pub fn split<'a>(text: &'a str, flag: &str) -> Result<(&'a str, &'a str), Failur
     }
 }
 
-/// The log or store that is looked at when no file is named: the configured log, else the configured store, else the log
-/// in its default place.
+/// The log or store that is looked at when no file is named: the configured log, else the configured store or the user's
+/// own, else the log in its default place.
 pub fn default_log() -> Result<PathBuf, Failure> {
     let options: Options = Config::load()?.options()?;
     Ok(match (options.log, options.store) {
         (Some(LogOption::Path(path)), _) | (_, Some(StoreOption::Path(path))) => path,
+        (Some(LogOption::Off | LogOption::Sink(_)) | None, Some(StoreOption::Default) | None) => {
+            users_own().unwrap_or_else(cadenza_core::log::default_path)
+        }
         (Some(LogOption::Off | LogOption::DefaultPath | LogOption::Sink(_)) | None, _) => {
             cadenza_core::log::default_path()
         }
     })
 }
 
-/// The store that a command works on: the one that is named, else the configured one.
+/// The default store, if this user has one.
+fn users_own() -> Option<PathBuf> {
+    default_path().filter(|path| path.exists())
+}
+
+/// The store that a command works on: the one that is named, else the configured one, else the user's own.
 pub fn store(named: Option<PathBuf>) -> Result<Arc<SqliteStore>, Failure> {
     let path = match (named, Config::load()?.options()?.store) {
         (Some(path), _) | (None, Some(StoreOption::Path(path))) => path,
-        (None, Some(StoreOption::Memory | StoreOption::Store(_)) | None) => {
+        (None, Some(StoreOption::Default) | None) => users_own().ok_or_else(|| {
+            Failure::usage("there is no store yet: the first call makes one; or name one with --store PATH")
+        })?,
+        (None, Some(StoreOption::Memory | StoreOption::Store(_))) => {
             return Err(Failure::usage("no store is configured; name one with --store PATH"));
         }
     };

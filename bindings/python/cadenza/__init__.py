@@ -30,6 +30,7 @@ from ._core import (
     __version__,
     default_runtime,
 )
+from ._tools import tool
 
 __all__ = [
     "Agent",
@@ -48,6 +49,7 @@ __all__ = [
     "StoreError",
     "__version__",
     "default_runtime",
+    "tool",
 ]
 
 

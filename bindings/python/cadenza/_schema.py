@@ -39,14 +39,18 @@ _LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Iterable)
 _MAPS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
 _MAX_DEPTH = 32
+# Where a function says what its calls leave behind; see cadenza.tool.
+EFFECT = "__cadenza_effect__"
 
 
 def describe(
     function: Callable[..., Any], name: str | None = None
-) -> tuple[str, str, Schema, Callable[[dict[str, Any]], dict[str, Any]] | None]:
-    """Name, description, parameters schema, and what turns plain arguments into what the hints ask for."""
+) -> tuple[str, str, Schema, Callable[[dict[str, Any]], dict[str, Any]] | None, str]:
+    """Name, description, parameters schema, what turns plain arguments into what the hints ask for, and the class of
+    effects."""
     name = name or getattr(function, "__name__", None) or type(function).__name__
     description = (inspect.getdoc(function) or "").split("\n\n")[0].strip()
+    effect = str(getattr(function, EFFECT, "effectful"))
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
@@ -81,12 +85,12 @@ def describe(
     if required:
         schema["required"] = required
     if not coercions:
-        return name, description, schema, None
+        return name, description, schema, None, effect
 
     def apply(arguments: dict[str, Any]) -> dict[str, Any]:
         return {key: coercions[key](value) if key in coercions else value for key, value in arguments.items()}
 
-    return name, description, schema, apply
+    return name, description, schema, apply, effect
 
 
 def schema_of(hint: Any) -> Schema:

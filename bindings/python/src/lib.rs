@@ -73,7 +73,10 @@ fn _finalize_worker(flush_logs: &Bound<'_, PyAny>) -> PyResult<()> {
 /// Writes every log out; at exit.
 #[pyfunction]
 fn _flush_logs(py: Python<'_>) {
-    py.detach(cadenza_core::log::flush_all);
+    py.detach(|| {
+        cadenza_core::store::flush_all();
+        cadenza_core::log::flush_all();
+    });
 }
 
 #[pymodule]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use pyo3::exceptions::{PyLookupError, PyValueError};
+use pyo3::exceptions::{PyLookupError, PyRuntimeWarning, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyType};
@@ -18,7 +19,7 @@ use cadenza_core::runtime::config::Config;
 use cadenza_core::runtime::options::Options;
 use cadenza_core::runtime::repertoire::{ProgramQuery, RepertoireError};
 use cadenza_core::runtime::replay::LookBackError;
-use cadenza_core::store::{CallQuery, StoreError};
+use cadenza_core::store::{CallQuery, StoreError, take_warning};
 
 use crate::agent::PyAgent;
 use crate::async_agent::PyAsyncAgent;
@@ -71,7 +72,12 @@ impl PyRuntime {
     fn of_options(py: Python<'_>, options: Options) -> PyResult<Self> {
         // Resolving a model may look for a local server.
         let built = py.detach(|| Runtime::builder().name(NAME).options(options).build());
-        Ok(Self::of(built.map_err(|error| option_error(py, &error))?))
+        let runtime = built.map_err(|error| option_error(py, &error))?;
+        if let Some(warning) = take_warning() {
+            let warnings = PyModule::import(py, intern!(py, "warnings"))?;
+            warnings.call_method1(intern!(py, "warn"), (warning, py.get_type::<PyRuntimeWarning>(), 2))?;
+        }
+        Ok(Self::of(runtime))
     }
 
     fn default(py: Python<'_>) -> PyResult<&Bound<'_, Self>> {

@@ -57,8 +57,7 @@ fn tool(function: &Bound<'_, PyAny>, name: Option<&str>) -> PyResult<Tool> {
     let described = PyModule::import(py, "cadenza._schema")?.call_method1("describe", (function, name));
     let described =
         described.map_err(|error| option_error_text(py, format!("option \"tools\": {}", describe(py, &error))))?;
-    let (name, description, parameters, coerce): (String, String, Bound<'_, PyAny>, Option<Py<PyAny>>) =
-        described.extract()?;
+    let (name, description, parameters, coerce, effect): Described<'_> = described.extract()?;
     let parameters = to_value(&parameters, "the schema of a tool")?;
     let callable = Arc::new(Callable {
         is_coroutine_function: coroutines::is_coroutine_function(function),
@@ -67,8 +66,12 @@ fn tool(function: &Bound<'_, PyAny>, name: Option<&str>) -> PyResult<Tool> {
     });
     let handler = move |arguments: Map, bounds: &ToolBounds<'_>| call(&callable, arguments, bounds);
     Tool::new(&name, &description, parameters, handler)
+        .and_then(|tool| tool.with_effect(&effect))
         .map_err(|error| option_error_text(py, format!("option \"tools\": {error}")))
 }
+
+/// Name, description, schema, what turns plain arguments into what the hints ask for, and the class of effects.
+type Described<'py> = (String, String, Bound<'py, PyAny>, Option<Py<PyAny>>, String);
 
 struct Callable {
     function: Py<PyAny>,

@@ -1,6 +1,6 @@
 //! Functions of a Lua script as tools of its agents: `Agent.for_role("x", { tools = { name = function(args) ... end } })`.
 //!
-//! A tool may also be a table: `{ call = function, description = "...", parameters = { JSON Schema } }`.
+//! A tool may also be a table: `{ call = function, description = "...", parameters = { JSON Schema }, effect = "pure" }`.
 //!
 //! A generated program runs on the script's own thread, below the script's call; its tool call comes back into the
 //! script's VM on that same thread, which the VM allows. On any other thread a tool answers with an error, because the
@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use cadenza_core::tools::{Tool, ToolBounds};
+use cadenza_core::tools::{Effect, Tool, ToolBounds};
 use cadenza_core::value::{Map, Value};
 use mlua::{Function, Lua, LuaString, Table, Value as LuaValue};
 
@@ -58,8 +58,8 @@ fn kept(lua: &Lua, host: &Arc<Trusted>, name: &LuaValue, tool: LuaValue) -> mlua
     let usage = "tools are named functions: tools = { fetch = function(args) ... end }";
     let LuaValue::String(name) = name else { return Ok(Err(usage.to_owned())) };
     let name = name.to_string_lossy();
-    let (function, description, parameters) = match tool {
-        LuaValue::Function(function) => (function, None, None),
+    let (function, description, parameters, effect) = match tool {
+        LuaValue::Function(function) => (function, None, None, None),
         LuaValue::Table(fields) => {
             let LuaValue::Function(function) = fields.raw_get::<LuaValue>("call")? else {
                 return Ok(Err(format!("tool {name:?} has no function `call`; {usage}")));
@@ -71,14 +71,17 @@ fn kept(lua: &Lua, host: &Arc<Trusted>, name: &LuaValue, tool: LuaValue) -> mlua
                     Err(error) => return Ok(Err(format!("the parameters of tool {name:?}: {error}"))),
                 },
             };
-            (function, fields.raw_get::<Option<LuaString>>("description")?, parameters)
+            let text = |name: &str| fields.raw_get::<Option<LuaString>>(name);
+            (function, text("description")?, parameters, text("effect")?)
         }
         other => return Ok(Err(format!("tool {name:?} is a {}; {usage}", other.type_name()))),
     };
     let description = description.map_or_else(|| DESCRIPTION.to_owned(), |text| text.to_string_lossy());
     let parameters = parameters.unwrap_or_else(|| Map::from([("type".to_owned(), "object".into())]).into());
     let handler = handler(lua.clone(), host, function, std::thread::current().id());
+    let effect = effect.map_or_else(|| Effect::default().as_str().to_owned(), |text| text.to_string_lossy());
     Ok(Tool::new(&name, &description, parameters, move |arguments, bounds| handler(arguments, bounds))
+        .and_then(|tool| tool.with_effect(&effect))
         .map(|tool| host.keep_tool(tool))
         .map_err(|error| error.to_string()))
 }

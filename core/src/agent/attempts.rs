@@ -27,8 +27,8 @@ use crate::message::{AdapterDecision, AgentMessage, ModelReply, Usage};
 use crate::outcome::{
     AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, Reason, ReuseReason, error_type,
 };
-use crate::program::registry::{Kept, Origin, Written};
-use crate::program::tape::Tape;
+use crate::program::registry::{Kept, Origin, ProgramState, Written};
+use crate::program::tape::{Tape, envelope};
 use crate::program::{
     Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
 };
@@ -236,9 +236,10 @@ impl<'a> Attempts<'a> {
         let generated = self.source == ProgramSource::Generated;
         let (context, remembered) = if generated { std::mem::take(&mut self.shown) } else { Default::default() };
         let history: Vec<Value> = remembered.iter().map(|entry| entry.value().clone()).collect();
-        let saved = call.agent.runtime().registry().keep(
+        let runtime = call.agent.runtime();
+        let mut saved = runtime.registry().weigh(
             call.key(),
-            program,
+            &program,
             call.agent.0.settings.model.clone(),
             &Written {
                 arguments: call.arguments(),
@@ -250,10 +251,26 @@ impl<'a> Attempts<'a> {
                 writes: &host.attempt.writes(),
                 probeable: tools.is_empty() && !reached_agents,
                 origin: Origin { created: Some(call.timestamp), call: Some(call.call_id) },
-                stored: self.frame.journal.store().is_some(),
             },
         );
-        if self.frame.journal.store().is_some() {
+        let differences = runtime.trial(&saved);
+        if let Some(first) = differences.first() {
+            saved.state = ProgramState::Candidate;
+            let more =
+                if differences.len() > 1 { format!(" (and {} more)", differences.len() - 1) } else { String::new() };
+            let note = format!(
+                "the new program is kept as a candidate, for it answers recorded calls otherwise: {}{more}; the one before it \
+                 stays until somebody approves the new one",
+                first.words
+            );
+            let note = bounded(&note);
+            tracing::warn!(role = &**call.agent.role(), method = &*call.method, "{note}");
+            saved.note = Some(note.as_str().into());
+            self.note = Some(note.into());
+        }
+        let stored = self.frame.journal.store().is_some();
+        runtime.registry().keep(&mut saved, program, stored);
+        if stored {
             self.changes.push(Change::Kept { program: Arc::new(saved), run: Some(call.call_id) });
         }
     }
@@ -310,7 +327,8 @@ impl<'a> Attempts<'a> {
                 Ok(()) => {
                     let value = match &returned {
                         Returned::Value(value) => value.clone(),
-                        Returned::Outcome(outcome) => Value::Map(outcome.to_map()),
+                        // Without the ids of the call behind it: equal runs have equal heads (KC-D2).
+                        Returned::Outcome(outcome) => Value::Map(envelope(outcome)),
                     };
                     self.success = Some(Success { host, returned, reads });
                     ToolEnvelope::Ok(Arc::new(value))

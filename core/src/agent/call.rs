@@ -32,6 +32,7 @@ use crate::provider::wait;
 use crate::runtime::driver;
 use crate::runtime::options::{Options, Reuse};
 use crate::store::{Change, StoreError};
+use crate::tools::Effect;
 use crate::value::{Map, Value};
 
 /// Instructions and time of one dry run: evidence must not cost more than the call it may save.
@@ -197,7 +198,7 @@ impl<'a> Call<'a> {
 
     /// Waits for the agent's turn; `None` when the call was over first.
     async fn turn(&self) -> Option<tokio::sync::MutexGuard<'a, ()>> {
-        let gate = self.agent.0.gate.of_this_process();
+        let gate = self.agent.0.gate.get();
         if let Ok(turn) = gate.try_lock() {
             return Some(turn);
         }
@@ -230,7 +231,12 @@ impl<'a> Call<'a> {
         let stored_turn = if has_turn { self.stored_turn() } else { Ok(None) };
         let named = self.agent.runtime_context().agent_id().is_some();
         let level = if named { Durability::Strict } else { Durability::Batch };
-        let level = settings.durability.unwrap_or(level);
+        // What a tool may leave behind is on record, whatever was asked for (KC-KN3).
+        let lasting = settings.tools.iter().any(|tool| tool.effect() != Effect::Pure);
+        let level = match settings.durability.unwrap_or(level) {
+            Durability::Memory if lasting => Durability::Batch,
+            level => level,
+        };
         let frame = Frame {
             call: self,
             agent: self.agent,
@@ -306,9 +312,15 @@ impl<'a> Call<'a> {
                 }
             }
             unit.push(Change::Ended { record: record.clone(), agent: context.agent_id() });
+            let writing = if wrote { context.writing() } else { None };
             if let Err(error) = frame.journal.write(unit) {
                 let retriable =
                     matches!(error, StoreError::Full { .. } | StoreError::Busy { .. } | StoreError::TimedOut);
+                let what = if error == StoreError::Unanswered {
+                    "it is not known whether the call was stored"
+                } else {
+                    "the call is undone, for it could not be stored"
+                };
                 let mut outcome = record.outcome.clone();
                 let metadata = Metadata {
                     agent_outcome: AgentOutcome::FailedContractViolation,
@@ -318,18 +330,20 @@ impl<'a> Call<'a> {
                 };
                 outcome.result = Err(OutcomeError {
                     error_type: ErrorType::Other("store".to_owned()),
-                    message: format!("the call is undone, for it could not be stored: {error}"),
+                    message: format!("{what}: {error}"),
                     retriable,
                 });
                 let metadata = Arc::new(metadata);
                 outcome.metadata = Some(metadata.clone());
                 return Some((outcome, metadata));
             }
-            if wrote {
-                context.wrote();
+            if let Some(writing) = &writing {
+                writing.taken();
             }
-        }
-        if let Some(host) = host {
+            if let Some(host) = host {
+                host.commit();
+            }
+        } else if let Some(host) = host {
             host.commit();
         }
         None

@@ -23,7 +23,7 @@ use crate::runtime::Runtime;
 use crate::runtime::options::Options;
 use crate::runtime::wait::block_on_nested;
 use crate::store::StoreError;
-use crate::tools::ToolBounds;
+use crate::tools::{Effect, ToolBounds};
 use crate::value::{Map, Value};
 
 /// Options that a generated program may give to the agents it makes. Everything else belongs to the host machine.
@@ -260,14 +260,18 @@ impl<'a> CallHost<'a> {
         };
         let (trace, journal) = (self.frame.trace, &self.frame.journal);
         // Before anything happens out there, it is written down that it will (P1, P5).
-        let begun = journal.begin(|| self.frame.call.begun(), &self.frame.contract);
-        let call_no = begun.and_then(|()| journal.intend(tool.name(), &arguments)).map_err(|error| {
+        let begun = match tool.effect() {
+            Effect::Pure => Ok(()),
+            Effect::Idempotent | Effect::Effectful => journal.begin(|| self.frame.call.begun(), &self.frame.contract),
+        };
+        let call_no = begun.and_then(|()| journal.intend(tool, &arguments)).map_err(|error| {
             HostError::Refused(format!("tool {name} was not called: its intent could not be stored: {error}"))
         })?;
         let bounds = ToolBounds { deadline: self.frame.deadline, cancel: &trace.cancel };
         let result = tool.call(arguments.clone(), &bounds);
+        let stored = journal.effect(call_no, tool, &arguments, &result);
         self.reached.tools.lock().push(ToolCall { name: name.to_owned(), arguments, answer: result.clone() });
-        if let Err(error) = journal.effect(call_no, &result) {
+        if let Err(error) = stored {
             return Err(HostError::Refused(format!(
                 "tool {name} was called, but its answer could not be stored: {error}"
             )));

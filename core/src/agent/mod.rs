@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use crate::cancel::CancelToken;
 use crate::contract::delegation::Acceptance;
-use crate::fork;
+use crate::fork::PerProcess;
 use crate::log::record::CallRecord;
 use crate::outcome::{Durability, Outcome};
 use crate::program::acceptance_program;
@@ -53,29 +53,8 @@ struct Inner {
     /// Levels of delegation that are left below this agent; -1 when it lies one level too deep.
     levels: i32,
     memory: Mutex<Memory>,
-    /// Serialises calls.
-    gate: Gate,
-}
-
-/// Lets one call of an agent in at a time. In a forked child nobody would ever open the parent's: there is another one.
-struct Gate {
-    generation: u64,
-    calls: tokio::sync::Mutex<()>,
-    childs: OnceLock<Box<Gate>>,
-}
-
-impl Gate {
-    fn new() -> Self {
-        Self { generation: fork::generation(), calls: tokio::sync::Mutex::new(()), childs: OnceLock::new() }
-    }
-
-    fn of_this_process(&self) -> &tokio::sync::Mutex<()> {
-        let mut gate = self;
-        while gate.generation != fork::generation() {
-            gate = gate.childs.get_or_init(|| Box::new(Self::new()));
-        }
-        &gate.calls
-    }
+    /// Serialises calls. In a forked child nobody would ever open the parent's: there is another one.
+    gate: PerProcess<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]
@@ -195,7 +174,7 @@ impl Agent {
             context,
             levels,
             memory: Mutex::new(Memory { history, delegates: BTreeMap::new() }),
-            gate: Gate::new(),
+            gate: PerProcess::default(),
         })))
     }
 

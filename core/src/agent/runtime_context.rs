@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use crate::fork::PerProcess;
 use crate::outcome::Durability;
 use crate::program::Reads;
 use crate::store::{AgentId, AgentLock, AgentState, Change, Store, StoreError, Writes};
@@ -35,19 +36,37 @@ pub(crate) struct Durable {
     /// The version that the map shows.
     version: AtomicI64,
     /// Calls of this agent under way in this process: while there is one, this process has the agent's turn.
-    held: AtomicU32,
+    held: PerProcess<AtomicU32>,
+    /// Writes become visible in the order in which the store took them.
+    order: PerProcess<Mutex<()>>,
 }
 
 /// The agent's turn among all processes, for one call.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
-    durable: &'a Durable,
+    held: &'a AtomicU32,
     _lock: Box<dyn AgentLock>,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.durable.held.fetch_sub(1, Ordering::AcqRel);
+        self.held.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A write under way, held from before the store takes it until it is visible: of two writes, the later one in the store
+/// is the one that is seen.
+pub(crate) struct Writing<'a> {
+    durable: &'a Durable,
+    before: i64,
+    _order: MutexGuard<'a, ()>,
+}
+
+impl Writing<'_> {
+    /// The store took it. Somebody who read meanwhile has seen it, and the version with it, already.
+    pub(crate) fn taken(&self) {
+        let (before, after) = (self.before, self.before + 1);
+        let _seen_already = self.durable.version.compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
@@ -55,7 +74,8 @@ impl RuntimeContext {
     /// The context of a named agent as it was found in its store.
     pub(crate) fn stored(store: Arc<dyn Store>, state: AgentState) -> Self {
         let version = AtomicI64::new(state.version);
-        let durable = Durable { store, id: state.id, version, held: AtomicU32::new(0) };
+        let durable =
+            Durable { store, id: state.id, version, held: PerProcess::default(), order: PerProcess::default() };
         Self { map: RwLock::new(state.context), durable: Some(durable) }
     }
 
@@ -68,17 +88,18 @@ impl RuntimeContext {
     pub(crate) fn turn(&self, deadline: Instant) -> Result<Option<Turn<'_>>, StoreError> {
         let Some(durable) = &self.durable else { return Ok(None) };
         let lock = durable.store.lock_agent(durable.id, deadline)?;
-        durable.held.fetch_add(1, Ordering::AcqRel);
-        let turn = Turn { durable, _lock: lock };
+        let held = durable.held.get();
+        held.fetch_add(1, Ordering::AcqRel);
+        let turn = Turn { held, _lock: lock };
         self.refresh()?;
         Ok(Some(turn))
     }
 
-    /// Notes that the store took writes of this process, made during its turn.
-    pub(crate) fn wrote(&self) {
-        if let Some(durable) = &self.durable {
-            durable.version.fetch_add(1, Ordering::AcqRel);
-        }
+    /// Begins a write of a named agent; `None` for one without a name.
+    pub(crate) fn writing(&self) -> Option<Writing<'_>> {
+        let durable = self.durable.as_ref()?;
+        let order = durable.order.get().lock();
+        Some(Writing { durable, before: durable.version.load(Ordering::Acquire), _order: order })
     }
 
     /// Takes over what other processes wrote.
@@ -95,13 +116,18 @@ impl RuntimeContext {
     /// Makes writes durable, where the agent has a name, and then visible.
     fn write(&self, writes: Writes) -> Result<(), StoreError> {
         let turn = match &self.durable {
-            Some(durable) if durable.held.load(Ordering::Acquire) == 0 => self.turn(Instant::now() + WRITE_TIMEOUT)?,
+            Some(durable) if durable.held.get().load(Ordering::Acquire) == 0 => {
+                self.turn(Instant::now() + WRITE_TIMEOUT)?
+            }
             Some(_) | None => None,
         };
+        let writing = self.writing();
         if let Some(durable) = &self.durable {
             let unit = vec![Change::Context { agent: durable.id, writes: writes.clone() }];
             durable.store.write(unit, Durability::Strict, Some(Instant::now() + WRITE_TIMEOUT))?;
-            self.wrote();
+        }
+        if let Some(writing) = &writing {
+            writing.taken();
         }
         apply(&mut self.map.write(), writes);
         drop(turn);

@@ -190,7 +190,7 @@ pub enum ToolEnvelope {
 }
 
 /// One entry: where the run stood, and what happened.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// 1 for the first; no gaps.
     pub seq: u32,
@@ -205,7 +205,7 @@ pub struct Entry {
 }
 
 /// What happened. Closed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// One state was left and another entered.
     Transition {
@@ -411,7 +411,7 @@ pub struct Decision {
 }
 
 /// How one tool call went.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ToolRecord {
     /// The call.
     pub call: CallRef,
@@ -574,6 +574,29 @@ impl Entry {
                 self.place(map);
             }
         });
+    }
+
+    /// Whether the other entry has the same place, state and action: then they differ at most in their results and in
+    /// when they happened.
+    #[cfg_attr(not(feature = "sqlite"), expect(dead_code, reason = "only stores ask"))]
+    pub(crate) fn acts_like(&self, other: &Self) -> bool {
+        let same = |left: &Arc<Map>, right: &Arc<Map>| Arc::ptr_eq(left, right) || left == right;
+        let place = |entry: &Self| (entry.seq, entry.step, entry.state);
+        place(self) == place(other)
+            && match (&self.event, &other.event) {
+                (Event::Reused(left), Event::Reused(right)) => {
+                    left.name == right.name && same(&left.arguments, &right.arguments)
+                }
+                (
+                    Event::ToolStarted { call, name, arguments },
+                    Event::ToolStarted { call: other_call, name: other_name, arguments: other_arguments },
+                ) => call == other_call && name == other_name && same(arguments, other_arguments),
+                (Event::Tool(left), Event::Tool(right)) => {
+                    left.call == right.call && left.name == right.name && same(&left.arguments, &right.arguments)
+                }
+                (Event::Terminated(_), Event::Terminated(_)) => true,
+                (left, right) => left == right,
+            }
     }
 
     fn kind(&self, map: &mut Fields<'_, '_>) {

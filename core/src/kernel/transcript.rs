@@ -90,6 +90,13 @@ impl Transcript {
         })
     }
 
+    /// Takes in a head that somebody computed from these entries on the way: it is not computed again.
+    #[cfg_attr(not(feature = "sqlite"), expect(dead_code, reason = "only stores do"))]
+    pub(crate) fn knows_head(&self, head: Digest) {
+        debug_assert!(self.head.get().is_none_or(|known| *known == head), "a head of other entries");
+        self.head.get_or_init(|| head);
+    }
+
     /// The states that were entered, in order.
     pub fn states(&self) -> impl Iterator<Item = State> {
         self.entries.iter().filter_map(
@@ -136,6 +143,11 @@ pub struct Chain<'a> {
 impl<'a> Chain<'a> {
     /// The chain before its first entry: H_0.
     pub fn new(header: &'a Header) -> Self {
+        Self::behind(header, contract::transcript_start(&header.contract_hash))
+    }
+
+    /// The chain behind an entry whose hash is known.
+    pub fn behind(header: &'a Header, head: Digest) -> Self {
         let mut contract = String::with_capacity(68);
         Writer::new(&mut contract).digest(&header.contract_hash);
         let mut tail = String::with_capacity(64);
@@ -143,7 +155,7 @@ impl<'a> Chain<'a> {
             tail.push(',');
             tail.put_string(text);
         }
-        Self { header, contract, tail, head: contract::transcript_start(&header.contract_hash) }
+        Self { header, contract, tail, head }
     }
 
     /// The head so far.
@@ -166,7 +178,7 @@ impl<'a> Chain<'a> {
     }
 
     /// H_n = H([H_n-1, contract_hash, state, action_hash, result_hash, adapter_version, profile, fingerprint]).
-    pub(super) fn push_hashes(&mut self, state: &str, action: &Digest, result: &Digest) -> Digest {
+    pub(crate) fn push_hashes(&mut self, state: &str, action: &Digest, result: &Digest) -> Digest {
         let mut line = String::with_capacity(4 * 67 + state.len() + self.tail.len() + 8);
         line.push_str("[\"");
         self.head.write_hex(&mut line);

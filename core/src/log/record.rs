@@ -9,7 +9,8 @@ use crate::ids::{CallId, TraceId};
 use crate::kernel::Environment;
 use crate::outcome::{Metadata, Outcome, ProgramSource, ReuseReason};
 use crate::program::tape::Tape;
-use crate::value::{Map, Value};
+use crate::provider::secret;
+use crate::value::{Map, Value, write_json_string};
 
 /// One ended call. Immutable, shared by the log, the agent's history and the runtime's list of calls.
 #[derive(Debug)]
@@ -105,56 +106,122 @@ impl CallRecord {
 
     /// The call as data, with the field names of the log line (formats.md section 2); values whole, nothing masked.
     pub fn to_map(&self) -> Map {
+        let mut map = Map::new();
+        self.fields(&mut |name, field| {
+            map.insert(name.to_owned(), field.to_value());
+        });
+        map
+    }
+
+    /// Gives out every field of the log line, each once.
+    pub(crate) fn fields(&self, put: &mut dyn FnMut(&'static str, Field<'_>)) {
         let metadata = &self.metadata;
         let error = self.outcome.error();
         let ran = metadata.source != ProgramSource::None;
-        let mut map = Map::new();
-        let mut put = |name: &str, value: Value| {
-            map.insert(name.to_owned(), value);
-        };
-        put("timestamp", rfc3339(self.timestamp).into());
-        put("runtime", self.runtime.into());
-        put("role", (&*self.role).into());
-        put("namespace", (&*self.namespace).into());
-        put("agent", self.agent.as_deref().into());
-        put("model", (&*self.model).into());
-        put("method", (&*self.method).into());
-        put("args", Value::List(self.args.to_vec()));
-        put("kwargs", Value::Map((*self.kwargs).clone()));
-        put("code", metadata.code.as_deref().into());
-        put("duration_ms", Value::Float((self.duration.as_secs_f64() * 1e6).round() / 1e3));
-        put("generation_attempt", metadata.attempts.into());
-        put("outcome_status", self.outcome.status().into());
-        put("contract_source", self.contract_source.as_str().into());
-        put("trace_id", metadata.trace_id.to_string().into());
-        put("call_id", metadata.call_id.to_string().into());
-        put("parent_call_id", self.parent_call_id.map(|id| id.to_string()).into());
-        put("depth", self.depth.into());
-        put("execution_receiver", ran.then_some("sandbox").into());
-        put("language", metadata.language.into());
-        put("program_source", metadata.source.as_str().into());
-        put("reuse", metadata.reuse.map(ReuseReason::as_str).into());
-        put("outcome_error_type", error.map(|error| error.error_type.as_str()).into());
-        put("outcome_error_message", error.map(|error| error.message.as_str()).into());
-        put("outcome_retriable", error.map(|error| error.retriable).into());
-        put("agent_outcome", metadata.agent_outcome.as_str().into());
-        put("reason", metadata.reason.as_str().into());
-        put("inferences", metadata.inferences.into());
-        put("tokens_in", Value::Int(self.tokens_in as i64));
-        put("tokens_out", Value::Int(self.tokens_out as i64));
-        put(
-            "attempt_failures",
-            Value::List(self.attempt_failures.iter().map(|failure| failure.to_value(self)).collect()),
-        );
-        put("transcript_head", metadata.head().to_hex().into());
-        put("transcript_length", Value::Int(metadata.length() as i64));
-        if let Some(debug) = &self.debug {
-            put("system_prompt", debug.system_prompt.as_str().into());
-            put("user_prompt", debug.user_prompt.as_str().into());
-            put("context", Value::Map(debug.context.clone()));
-            put("outcome_value", self.outcome.value().clone());
+        let text = |text: Option<&'static str>| text.map_or(Field::Null, Field::Text);
+        put("timestamp", Field::Text(&rfc3339(self.timestamp)));
+        put("runtime", Field::Text(self.runtime));
+        put("role", Field::Text(&self.role));
+        put("namespace", Field::Text(&self.namespace));
+        put("agent", self.agent.as_deref().map_or(Field::Null, Field::Text));
+        put("model", Field::Text(&self.model));
+        put("method", Field::Text(&self.method));
+        put("args", Field::List(&self.args));
+        put("kwargs", Field::Map(&self.kwargs));
+        put("code", metadata.code.as_deref().map_or(Field::Null, Field::Text));
+        put("duration_ms", Field::Float((self.duration.as_secs_f64() * 1e6).round() / 1e3));
+        put("generation_attempt", Field::Int(metadata.attempts.into()));
+        put("outcome_status", Field::Text(self.outcome.status()));
+        put("contract_source", Field::Text(self.contract_source.as_str()));
+        put("trace_id", Field::Text(&metadata.trace_id.to_string()));
+        put("call_id", Field::Text(&metadata.call_id.to_string()));
+        match &self.parent_call_id {
+            Some(id) => put("parent_call_id", Field::Text(&id.to_string())),
+            None => put("parent_call_id", Field::Null),
         }
-        map
+        put("depth", Field::Int(self.depth.into()));
+        put("execution_receiver", text(ran.then_some("sandbox")));
+        put("language", Field::Text(metadata.language));
+        put("program_source", Field::Text(metadata.source.as_str()));
+        put("reuse", text(metadata.reuse.map(ReuseReason::as_str)));
+        put("outcome_error_type", error.map_or(Field::Null, |error| Field::Text(error.error_type.as_str())));
+        put("outcome_error_message", error.map_or(Field::Null, |error| Field::Text(&error.message)));
+        put("outcome_retriable", error.map_or(Field::Null, |error| Field::Bool(error.retriable)));
+        put("agent_outcome", Field::Text(metadata.agent_outcome.as_str()));
+        put("reason", Field::Text(metadata.reason.as_str()));
+        put("inferences", Field::Int(metadata.inferences.into()));
+        put("tokens_in", Field::Int(self.tokens_in as i64));
+        put("tokens_out", Field::Int(self.tokens_out as i64));
+        let failures: Vec<Value> = self.attempt_failures.iter().map(|failure| failure.to_value(self)).collect();
+        put("attempt_failures", Field::List(&failures));
+        put("transcript_head", Field::Text(&metadata.head().to_hex()));
+        put("transcript_length", Field::Int(metadata.length() as i64));
+        if let Some(debug) = &self.debug {
+            put("system_prompt", Field::Text(&debug.system_prompt));
+            put("user_prompt", Field::Text(&debug.user_prompt));
+            put("context", Field::Map(&debug.context));
+            put("outcome_value", Field::Value(self.outcome.value()));
+        }
+    }
+}
+
+/// One field of a record, as it lies there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Field<'a> {
+    /// Nothing.
+    Null,
+    /// A flag.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A number.
+    Float(f64),
+    /// Text.
+    Text(&'a str),
+    /// Several values.
+    List(&'a [Value]),
+    /// Named values.
+    Map(&'a Map),
+    /// Any value.
+    Value(&'a Value),
+}
+
+impl Field<'_> {
+    fn to_value(self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Bool(flag) => flag.into(),
+            Self::Int(number) => number.into(),
+            Self::Float(number) => number.into(),
+            Self::Text(text) => text.into(),
+            Self::List(list) => Value::List(list.to_vec()),
+            Self::Map(map) => Value::Map(map.clone()),
+            Self::Value(value) => value.clone(),
+        }
+    }
+
+    /// Appends the field's JSON text without secrets, as [`secret::masked`] would leave it.
+    #[cfg_attr(not(feature = "sqlite"), expect(dead_code, reason = "only stores keep fields as text"))]
+    pub(crate) fn write_masked(self, out: &mut String) {
+        match self {
+            Self::Null => out.push_str("null"),
+            Self::Bool(flag) => out.push_str(if flag { "true" } else { "false" }),
+            Self::Int(number) => out.push_str(itoa::Buffer::new().format(number)),
+            Self::Float(number) => Value::Float(number).write_json(out),
+            Self::Text(text) => write_json_string(&secret::scrub(text), out),
+            Self::List(list) => {
+                out.push('[');
+                for (index, item) in list.iter().enumerate() {
+                    if index > 0 {
+                        out.push(',');
+                    }
+                    secret::write_masked(item, out);
+                }
+                out.push(']');
+            }
+            Self::Map(map) => secret::write_masked_map(map, out),
+            Self::Value(value) => secret::write_masked(value, out),
+        }
     }
 }
 

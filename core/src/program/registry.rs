@@ -201,8 +201,6 @@ pub struct Written<'a> {
     pub probeable: bool,
     /// When and by which call.
     pub origin: Origin,
-    /// Whether a store keeps it too.
-    pub stored: bool,
 }
 
 impl Written<'_> {
@@ -337,6 +335,8 @@ pub struct Saved {
     pub failures_in_a_row: u32,
     /// What people decided about it.
     pub state: ProgramState,
+    /// What speaks against a candidate.
+    pub note: Option<Arc<str>>,
     /// Where it comes from.
     pub origin: Origin,
 }
@@ -394,11 +394,14 @@ pub enum ProgramState {
     Pinned,
     /// It does not run any more.
     Quarantined,
+    /// It does not run before somebody approves it: it answers recorded calls otherwise than the program that it would
+    /// replace.
+    Candidate,
 }
 
 impl ProgramState {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Active, Self::Pinned, Self::Quarantined];
+    pub const ALL: [Self; 4] = [Self::Active, Self::Pinned, Self::Quarantined, Self::Candidate];
 
     /// The published spelling.
     pub fn as_str(self) -> &'static str {
@@ -406,6 +409,7 @@ impl ProgramState {
             Self::Active => "active",
             Self::Pinned => "pinned",
             Self::Quarantined => "quarantined",
+            Self::Candidate => "candidate",
         }
     }
 
@@ -424,6 +428,11 @@ impl Saved {
     /// Whether it is no longer offered; see [`Kept::quarantined`].
     pub fn quarantined(&self) -> bool {
         self.state == ProgramState::Quarantined || self.failures_in_a_row >= QUARANTINE_AFTER
+    }
+
+    /// Whether it may run where its evidence fits; see [`Kept::is_offered`].
+    pub fn is_offered(&self) -> bool {
+        self.state != ProgramState::Candidate && !self.quarantined()
     }
 
     /// What is known about each input where no dry run was made yet.
@@ -486,6 +495,7 @@ pub struct Kept {
     origin: Origin,
     /// Whether a store keeps it too: then what people decide there holds here.
     stored: bool,
+    note: Option<Arc<str>>,
     uses: AtomicU64,
     failures: AtomicU64,
     failures_in_a_row: AtomicU32,
@@ -515,6 +525,7 @@ impl Kept {
             state: saved.state,
             origin: saved.origin,
             stored,
+            note: saved.note.clone(),
             uses: AtomicU64::new(saved.uses),
             failures: AtomicU64::new(saved.failures),
             failures_in_a_row: AtomicU32::new(saved.failures_in_a_row),
@@ -555,6 +566,16 @@ impl Kept {
         self.inputs.iter().map(input).collect()
     }
 
+    /// What speaks against a candidate.
+    pub fn note(&self) -> Option<&Arc<str>> {
+        self.note.as_ref()
+    }
+
+    /// Whether it may run where its evidence fits.
+    pub fn is_offered(&self) -> bool {
+        self.state != ProgramState::Candidate && !self.quarantined()
+    }
+
     /// As data, for a store or a folder.
     pub fn saved(&self, key: &Key) -> Saved {
         Saved {
@@ -569,6 +590,7 @@ impl Kept {
             failures_in_a_row: self.failures_in_a_row.load(Ordering::Relaxed),
             state: self.state,
             origin: self.origin,
+            note: self.note.clone(),
             pins: self.pins.clone(),
         }
     }
@@ -675,6 +697,9 @@ impl Registry {
         influences: &mut dyn FnMut(&Program, usize) -> bool,
     ) -> Result<Arc<Kept>, ReuseReason> {
         let mut try_one = |kept: &Kept| {
+            if kept.state == ProgramState::Candidate {
+                return Err(ReuseReason::NoProgram);
+            }
             if kept.quarantined() {
                 return Err(ReuseReason::Quarantined);
             }
@@ -719,8 +744,8 @@ impl Registry {
         }
     }
 
-    /// Keeps a program that succeeded, with what is known of the run that made it. Returns it as data.
-    pub fn keep(&self, key: Key, program: Program, model: Arc<str>, written: &Written<'_>) -> Saved {
+    /// A program that succeeded as data, with what is known of the run that made it; not kept yet.
+    pub fn weigh(&self, key: Key, program: &Program, model: Arc<str>, written: &Written<'_>) -> Saved {
         let (arguments, reads) = (written.arguments, written.reads);
         let positional = arguments
             .args
@@ -741,10 +766,10 @@ impl Registry {
                 Pinned::History(digest) => kept.pins.history.is_some_and(|other| other != digest),
             })
         };
-        let mut saved = Saved {
+        Saved {
             code: program.code.clone(),
             model,
-            version: 1,
+            version: 0,
             inputs: positional.chain(named).collect(),
             pins: written.pins(&literals, &lifted),
             probeable: written.probeable,
@@ -752,27 +777,49 @@ impl Registry {
             failures: 0,
             failures_in_a_row: 0,
             state: ProgramState::Active,
+            note: None,
             origin: written.origin,
             key,
-        };
+        }
+    }
+
+    /// Keeps what [`Registry::weigh`] made, as the newest version: before the others, or behind them if it is a candidate.
+    /// `stored` says whether a store keeps it too.
+    pub fn keep(&self, saved: &mut Saved, program: Program, stored: bool) {
         let mut state = self.state.write();
         let slot = state.slot(&saved.key);
         slot.versions += 1;
         saved.version = slot.versions;
-        let behind_pinned = slot.variants.iter().take_while(|kept| kept.is_pinned()).count();
-        slot.variants.insert(behind_pinned, Arc::new(Kept::new(&saved, program, written.stored)));
+        let place = match saved.state {
+            ProgramState::Candidate => slot.variants.len(),
+            ProgramState::Active | ProgramState::Pinned | ProgramState::Quarantined => {
+                slot.variants.iter().take_while(|kept| kept.is_pinned()).count()
+            }
+        };
+        slot.variants.insert(place, Arc::new(Kept::new(saved, program, stored)));
         slot.variants.truncate(MAX_VARIANTS);
-        saved
     }
 
-    /// Takes in a program that a store or people kept, behind those that are here already.
+    /// The programs under one key, in the order in which they are offered.
+    pub fn variants(&self, key: &Key) -> Vec<Arc<Kept>> {
+        self.state.read().slots.get(key).map(|slot| slot.variants.clone()).unwrap_or_default()
+    }
+
+    /// Takes in a program that a store or people kept, in the place of one with the same id: newer versions come first.
     pub fn adopt(&self, saved: &Saved, program: Program) {
         let mut state = self.state.write();
         let slot = state.slot(&saved.key);
         slot.versions = slot.versions.max(saved.version);
         let kept = Kept::new(saved, program, true);
         slot.variants.retain(|known| known.id != kept.id);
-        let place = if kept.is_pinned() { 0 } else { slot.variants.len() };
+        let before = |other: &&Arc<Kept>| {
+            other.is_pinned() || (other.state != ProgramState::Candidate && other.version > kept.version)
+        };
+        let place = match kept.state {
+            ProgramState::Pinned => 0,
+            ProgramState::Candidate => slot.variants.len(),
+            ProgramState::Active | ProgramState::Quarantined => slot.variants.iter().take_while(before).count(),
+        };
         slot.variants.insert(place, Arc::new(kept));
         slot.variants.truncate(MAX_VARIANTS);
     }
@@ -901,7 +948,14 @@ mod tests {
     }
 
     fn keep_within(registry: &Registry, code: &str, args: &[Value], context: &Map, written: &Written<'_>) {
-        registry.keep(key(args), program(code), "m".into(), &Written { context, ..*written });
+        keep_written(registry, code, args, &Written { context, ..*written });
+    }
+
+    fn keep_written(registry: &Registry, code: &str, args: &[Value], written: &Written<'_>) -> Saved {
+        let program = program(code);
+        let mut saved = registry.weigh(key(args), &program, "m".into(), written);
+        registry.keep(&mut saved, program, false);
+        saved
     }
 
     fn written<'a>(args: &'a [Value], reads: &'a Reads) -> Written<'a> {
@@ -916,7 +970,6 @@ mod tests {
             writes: &NONE.2,
             probeable: true,
             origin: Origin::default(),
-            stored: false,
         }
     }
 
@@ -1051,7 +1104,7 @@ mod tests {
         ] {
             let registry = Registry::default();
             let written = Written { history: std::slice::from_ref(&entry), ..written(&args, reads) };
-            let saved = registry.keep(key(&args), program(code), "m".into(), &written);
+            let saved = keep_written(&registry, code, &args, &written);
             assert_eq!(saved.pins.history.is_some(), pinned, "{code}");
         }
     }

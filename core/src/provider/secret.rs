@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::value::{Map, Value};
+use crate::value::{Map, Value, write_json_string};
 
 /// What stands where a secret was.
 const MASK: &str = "[secret]";
@@ -43,6 +43,49 @@ pub fn masked(value: &Value) -> Value {
         }
         Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => value.clone(),
     }
+}
+
+/// Appends the JSON text of [`masked`], without the detour over a value.
+pub(crate) fn write_masked(value: &Value, out: &mut String) {
+    match value {
+        Value::String(text) => write_json_string(&scrub(text), out),
+        Value::List(list) => {
+            out.push('[');
+            for (index, item) in list.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                write_masked(item, out);
+            }
+            out.push(']');
+        }
+        Value::Map(map) => write_masked_map(map, out),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => value.write_json(out),
+    }
+}
+
+/// The same of a map.
+pub(crate) fn write_masked_map(map: &Map, out: &mut String) {
+    out.push('{');
+    for (index, (key, item)) in map.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        write_json_string(key, out);
+        out.push(':');
+        if is_secret_name(key) && *item != Value::Null {
+            write_json_string(NAMED_MASK, out);
+        } else {
+            write_masked(item, out);
+        }
+    }
+    out.push('}');
+}
+
+/// Number of keys that this process was given: what was masked before may have to be masked again when there are more.
+#[cfg_attr(not(feature = "sqlite"), expect(dead_code, reason = "only stores remember masked text"))]
+pub(crate) fn known() -> usize {
+    KNOWN.read().len()
 }
 
 /// Whether [`masked`] would change the value.
@@ -136,5 +179,21 @@ mod tests {
         assert!(!format!("{secret} {secret:?} {:#?}", Some(&secret)).contains("sk-"));
         assert_eq!(secret.scrub("key sk-123456 is wrong"), "key [secret] is wrong");
         assert_eq!(Secret::new(" \n"), None);
+    }
+
+    #[test]
+    fn text_and_value_are_masked_alike() {
+        Secret::new("sk-654321");
+        let value = Value::Map(Map::from([
+            ("token".to_owned(), "abc".into()),
+            ("none".to_owned(), Value::Null),
+            ("password".to_owned(), Value::Null),
+            ("list".to_owned(), Value::List(vec![1.into(), 2.5.into(), f64::NAN.into(), "a \"sk-654321\"\n".into()])),
+            ("deep".to_owned(), Value::Map(Map::from([("my_api_key".to_owned(), Value::Map(Map::new()))]))),
+        ]));
+        let mut text = String::new();
+        write_masked(&value, &mut text);
+        assert_eq!(text, masked(&value).to_json());
+        assert!(!text.contains("sk-654321") && !text.contains("abc"));
     }
 }

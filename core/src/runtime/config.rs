@@ -13,7 +13,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::provider::Resolved;
-use crate::runtime::options::{NAMES, OptionError, Options};
+use crate::runtime::options::{NAMES, OptionError, Options, StoreOption};
 use crate::runtime::settings;
 use crate::value::{Map, Value};
 
@@ -165,6 +165,15 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// The store that the environment names; else the user's own.
+pub(crate) fn store_of_environment() -> Result<StoreOption, OptionError> {
+    let Some(text) = std::env::var("CADENZA_STORE").ok().filter(|text| !text.is_empty()) else {
+        return Ok(StoreOption::Default);
+    };
+    let named = Options::from_map(&Map::from([("store".to_owned(), text.into())]))?.store;
+    Ok(named.unwrap_or(StoreOption::Default))
 }
 
 /// The value that a text stands for on the command line and in the environment: JSON where the option is not text

@@ -85,7 +85,7 @@ impl Runtime {
     pub fn eject(&self, role: &str, method: Option<&str>, folder: &Path) -> Result<Vec<PathBuf>, RepertoireError> {
         let query = ProgramQuery { role: Some(role.to_owned()), ..ProgramQuery::default() };
         let mut learned = self.programs(&query)?;
-        learned.retain(|listed| listed.state() != ProgramState::Quarantined);
+        learned.retain(|listed| listed.saved.is_offered());
         let chosen = offered_first(&learned);
         let wanted: Vec<&Listed> = chosen
             .iter()
@@ -164,7 +164,7 @@ impl Runtime {
                 continue;
             };
             let host = TapeHost::new(told, Follow::AnyOrder, key.role.clone());
-            let ran = self.run_again(key.language, &listed.saved.code, arguments, &host);
+            let ran = self.run_again(key.language, &listed.saved.code, arguments, &self.0.settings.limits, &host);
             if ran.is_err() || host.strayed().is_some() {
                 ejected.depending += 1;
             } else if ejected.tests.len() < TESTS {

@@ -12,6 +12,7 @@ use crate::ids::CallId;
 use crate::log::record::CallRecord;
 use crate::program::registry::Registry;
 use crate::program::{Executor, Isolation, Language};
+use crate::provider::ModelSpec;
 use crate::store::Store;
 use crate::value::Map;
 
@@ -24,11 +25,12 @@ pub mod repertoire;
 pub mod replay;
 pub mod settings;
 mod spawn;
+pub mod trial;
 pub mod wait;
 
 pub use spawn::spawn;
 
-use options::{OptionError, Options};
+use options::{OptionError, Options, StoreOption};
 use settings::Settings;
 
 /// Ended calls that a runtime remembers for `calls`.
@@ -74,6 +76,9 @@ impl RuntimeBuilder {
             return Err(OptionError::Invalid { name: "name", message });
         }
         let model = options.model.take().unwrap_or_default();
+        if options.store.is_none() {
+            options.store = Some(default_store(&model)?);
+        }
         let settings = Settings::new(settings::resolve_model(&model, &options)?.provider);
         (options.base_url, options.api_key, options.api_key_file, options.output) = (None, None, None, None);
         Ok(Runtime(Arc::new(Inner {
@@ -83,6 +88,18 @@ impl RuntimeBuilder {
             registry: Registry::default(),
             calls: Mutex::default(),
         })))
+    }
+}
+
+/// Where a runtime without `store` keeps things. A model that a host made means nothing to the next process, which could
+/// not tell its programs from another's: without a store of its own it leaves none behind.
+fn default_store(model: &ModelSpec) -> Result<StoreOption, OptionError> {
+    match model {
+        ModelSpec::Provider(_) => Ok(StoreOption::Memory),
+        ModelSpec::Targets(targets) if targets.iter().any(|target| matches!(target, ModelSpec::Provider(_))) => {
+            Ok(StoreOption::Memory)
+        }
+        ModelSpec::Default | ModelSpec::Name(_) | ModelSpec::Targets(_) => config::store_of_environment(),
     }
 }
 

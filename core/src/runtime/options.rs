@@ -35,6 +35,8 @@ pub enum LogOption {
 pub enum StoreOption {
     /// Nowhere.
     Memory,
+    /// In the user's own file; in memory where that cannot be. See [`crate::store::default_path`].
+    Default,
     /// In a SQLite file.
     Path(PathBuf),
     /// In a store that the host made.

@@ -26,6 +26,8 @@ const MIN_DIGITS: usize = 4;
 const SHORT_DIGITS: usize = 8;
 /// How alike a name must be to be suggested.
 const ALIKE: f64 = 0.75;
+/// Recorded calls that are told of one by one when a program answers them otherwise.
+const DIFFERENCES: usize = 3;
 /// Calls of a method that are looked through for arguments of one shape.
 const CALLS: usize = 1_000;
 
@@ -169,6 +171,7 @@ impl Listed {
                 count(*failures),
                 (*failures_in_a_row).into(),
                 (&**model).into(),
+                self.saved.note.as_deref().into(),
                 origin.created.map(rfc3339).into(),
                 origin.call.map(|call| call.to_string()).into(),
                 Value::List(inputs.collect()),
@@ -190,7 +193,7 @@ impl Listed {
 }
 
 /// The fields of [`Listed::to_map`], in the order in which people read them.
-pub const FIELDS: [&str; 22] = [
+pub const FIELDS: [&str; 23] = [
     "id",
     "namespace",
     "role",
@@ -203,6 +206,7 @@ pub const FIELDS: [&str; 22] = [
     "failures",
     "failures_in_a_row",
     "model",
+    "note",
     "created",
     "created_by",
     "inputs",
@@ -401,7 +405,7 @@ impl Runtime {
         }
         if let Some(kept) = self.registry().get(&listed.saved.key, id) {
             let mut saved = kept.saved(&listed.saved.key);
-            (saved.state, saved.failures_in_a_row) = (state, 0);
+            (saved.state, saved.failures_in_a_row, saved.note) = (state, 0, None);
             self.registry().adopt(&saved, kept.program.clone());
         }
         Ok(true)
@@ -452,16 +456,19 @@ impl Runtime {
     /// Writes the lock file of every program that may run now.
     pub fn lock(&self, path: &Path) -> Result<usize, RepertoireError> {
         let programs = self.programs(&ProgramQuery::default())?;
-        let active = programs.iter().filter(|listed| !listed.saved.quarantined());
+        let active = programs.iter().filter(|listed| listed.saved.is_offered());
         Ok(Lock::write(path, active.map(|listed| (&listed.saved.key, listed.checksum())))?)
     }
 
     /// The one way in for programs that people bring: every one is compiled and looked at, and then all are taken or none.
     fn admit(&self, brought: Vec<Brought>) -> Result<Vec<Listed>, RepertoireError> {
         let mut programs = Vec::with_capacity(brought.len());
-        for Brought { saved, edited } in brought {
+        for Brought { mut saved, edited } in brought {
             let program = self.compiled(&saved)?;
-            let saved = if edited { self.edited(saved)? } else { saved };
+            if edited {
+                saved = self.edited(saved)?;
+                saved.note = self.differences(&saved)?;
+            }
             programs.push((saved, program));
         }
         if let Some(store) = self.store() {
@@ -475,6 +482,26 @@ impl Runtime {
             admitted.push(Listed::new(saved, inputs));
         }
         Ok(admitted)
+    }
+
+    /// What the program answers otherwise than recorded calls were answered. Who brings it may want just that: it is told,
+    /// and decides nothing.
+    fn differences(&self, saved: &Saved) -> Result<Option<Arc<str>>, StoreError> {
+        // A trial looks at the programs that this runtime knows.
+        if let Some(store) = self.store() {
+            for known in store.programs(Some(&saved.key))? {
+                if !self.registry().knows(&saved.key, known.id())
+                    && let Ok(program) = self.compiled(&known)
+                {
+                    self.registry().adopt(&known, program);
+                }
+            }
+        }
+        let differences = self.trial(saved);
+        let words: Vec<&str> = differences.iter().take(DIFFERENCES).map(|difference| &*difference.words).collect();
+        let more = differences.len().saturating_sub(words.len());
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        Ok((!words.is_empty()).then(|| format!("{}{more}", words.join("; ")).into()))
     }
 
     /// The program of what is kept, compiled now.
@@ -495,7 +522,7 @@ impl Runtime {
         let Sample { args, kwargs, tape } = self.sample(&saved)?;
         let arguments = Arguments { args: &args, kwargs: &kwargs };
         let host = TapeHost::new(&tape, Follow::AnyOrder, saved.key.role.clone());
-        let ran = self.run_again(saved.key.language, &saved.code, arguments, &host).ok();
+        let ran = self.run_again(saved.key.language, &saved.code, arguments, &self.0.settings.limits, &host).ok();
         let whole = ran.as_ref().is_some_and(|ran| ran.result.is_ok());
         let reads = ran.map(|ran| ran.reads).unwrap_or_default();
         let inputs = read_inputs(&reads, arguments).into_iter().enumerate().map(|(index, (read, digest))| {

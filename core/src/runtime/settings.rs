@@ -151,6 +151,7 @@ impl Settings {
             store: match options.store {
                 None => self.store.clone(),
                 Some(StoreOption::Memory) => None,
+                Some(StoreOption::Default) => crate::store::open_default(),
                 Some(StoreOption::Path(path)) => Some(open_store(&path)?),
                 Some(StoreOption::Store(store)) => Some(store),
             },

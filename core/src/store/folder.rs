@@ -100,6 +100,7 @@ pub fn import(folder: &Path) -> Result<Vec<(Saved, bool)>, FolderError> {
             uses: 0,
             failures: 0,
             failures_in_a_row: 0,
+            note: None,
             state: text("state").ok().and_then(ProgramState::from_name).unwrap_or_default(),
             origin: Origin::default(),
         };

@@ -17,14 +17,24 @@ use crate::outcome::AgentOutcome;
 pub use crate::outcome::Durability;
 use crate::program::registry::{Key, ProgramState, Saved};
 use crate::program::tape::Tape;
+use crate::tools::Effect as ToolEffect;
 use crate::value::{Map, Value};
 
+mod default;
 pub mod folder;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+pub(crate) use default::open as open_default;
+pub use default::{default_path, take_warning};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
+
+/// Waits, within a bound, until every open store has everything on the disk: before the process ends.
+pub fn flush_all() {
+    #[cfg(feature = "sqlite")]
+    sqlite::flush_all();
+}
 
 /// Number of a named agent in its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,6 +124,8 @@ pub struct Intent {
     pub call_no: u32,
     /// The tool.
     pub tool: Arc<str>,
+    /// What it may leave behind.
+    pub effect: ToolEffect,
     /// Its arguments.
     pub args: Map,
     /// Names this effect for ever: computed once, never again on recovery.
@@ -366,9 +378,18 @@ pub enum StoreError {
         /// The system's words.
         message: String,
     },
-    /// It took too long.
+    /// It took too long. What was to be written is not written later either.
     #[error("the store did not answer in time")]
     TimedOut,
+    /// It took too long while the disk was at it: only here it is not known whether the unit was taken.
+    #[error("the disk of the store has not answered; whether it took the last write shows when it answers again")]
+    Unanswered,
+    /// Another file, or none, has the store's name.
+    #[error("the store {path:?} was moved, deleted or replaced while it was open; put it back, or open it again")]
+    Detached {
+        /// Where.
+        path: PathBuf,
+    },
     /// The agent has another role.
     #[error("agent {name:?} has the role {role:?} already; ask for it with that role, or choose another name")]
     Role {

@@ -27,11 +27,43 @@ pub struct ToolBounds<'a> {
     pub cancel: &'a CancelToken,
 }
 
+/// What a call of a tool leaves behind in the world (store.md P5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: it may be asked again at any time, and nothing is written down before it is.
+    Pure,
+    /// The same as one call of it does, however often it is called with the same arguments.
+    Idempotent,
+    /// Something that cannot be taken back: at most once. What is not declared is this.
+    #[default]
+    Effectful,
+}
+
+impl Effect {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Pure, Self::Idempotent, Self::Effectful];
+
+    /// The published spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pure => "pure",
+            Self::Idempotent => "idempotent",
+            Self::Effectful => "effectful",
+        }
+    }
+
+    /// The class with that spelling.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|effect| effect.as_str() == name)
+    }
+}
+
 /// One host tool. Immutable.
 pub struct Tool {
     name: Arc<str>,
     description: Arc<str>,
     parameters: Schema,
+    effect: Effect,
     handler: Handler,
 }
 
@@ -41,6 +73,14 @@ pub enum ToolError {
     /// Names are what models and wire formats accept.
     #[error("tool name {0:?} is refused: use 1 to 64 letters, digits, `_` or `-`, beginning with a letter or `_`")]
     Name(String),
+    /// No such class of effects.
+    #[error("effect {effect:?} of tool {name:?}: expected {}", Effect::ALL.map(Effect::as_str).join(" or "))]
+    Effect {
+        /// Which tool.
+        name: String,
+        /// What was given.
+        effect: String,
+    },
     /// The schema does not compile.
     #[error("the parameters of tool {name:?} are not a JSON Schema: {message}")]
     Schema {
@@ -67,8 +107,20 @@ impl Tool {
             name: name.into(),
             description: description.into(),
             parameters: Schema::compile(&parameters).map_err(refused)?,
+            effect: Effect::default(),
             handler: Box::new(handler),
         })
+    }
+
+    /// The same tool with that class of effects, by its spelling.
+    pub fn with_effect(self, effect: &str) -> Result<Self, ToolError> {
+        let refused = || ToolError::Effect { name: self.name.to_string(), effect: effect.to_owned() };
+        Ok(Self { effect: Effect::from_name(effect).ok_or_else(refused)?, ..self })
+    }
+
+    /// What a call leaves behind.
+    pub fn effect(&self) -> Effect {
+        self.effect
     }
 
     /// The name programs use: `tools.<name>`.

@@ -3,7 +3,8 @@
 use cadenza_core::printable::printable_json;
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::Origin;
-use cadenza_core::runtime::options::NAMES;
+use cadenza_core::runtime::options::{NAMES, StoreOption};
+use cadenza_core::store::default_path;
 use cadenza_core::value::{Map, Value};
 
 use super::{say, say_json};
@@ -37,8 +38,15 @@ impl ConfigCommand {
     pub(crate) fn run(self, context: &Context<'_>) -> Result<Exit, Failure> {
         let config = self.agents.config()?;
         let resolved = config.resolve_model()?;
-        let runtime = Runtime::builder().options(config.options()?).build().map_err(Failure::usage)?;
-        let in_force = runtime.settings();
+        let mut options = config.options()?;
+        let named = options.store.is_some();
+        // Looking at the configuration does not make a store.
+        options.store = Some(StoreOption::Memory);
+        let runtime = Runtime::builder().options(options).build().map_err(Failure::usage)?;
+        let mut in_force = runtime.settings();
+        if let Some(path) = default_path().filter(|_| !named) {
+            in_force.insert("store".to_owned(), path.display().to_string().into());
+        }
         let rows: Vec<Row> = NAMES
             .into_iter()
             .filter_map(|name| {

@@ -6,7 +6,7 @@ use std::process::Command;
 use cadenza_core::program::Language;
 
 use super::say;
-use crate::conform::{self, RustSurface, ScriptSurface, Surface};
+use crate::conform::{self, RustSurface, ScriptSurface, StoreKind, Surface};
 use crate::failure::{Exit, Failure};
 use crate::{Context, interrupt};
 
@@ -32,6 +32,15 @@ enum ProgramLanguage {
     Rhai,
 }
 
+/// Where the calls of a scenario are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum StoreName {
+    /// Nowhere
+    Memory,
+    /// In a SQLite file
+    Sqlite,
+}
+
 /// Runs scenario files.
 #[derive(Debug, clap::Args)]
 pub struct Conform {
@@ -47,6 +56,9 @@ pub struct Conform {
     /// The programs file; `programs/programs.yaml` of the checkout when none is named
     #[arg(long, value_name = "FILE")]
     programs: Option<PathBuf>,
+    /// Where calls are kept: `memory`, or `sqlite` for a fresh file per scenario
+    #[arg(long, value_name = "STORE", default_value = "memory")]
+    store: StoreName,
     /// Print the report as one line of JSON
     #[arg(long)]
     json: bool,
@@ -68,8 +80,13 @@ impl Conform {
         };
         // Scenarios make their own calls with their own tokens; Ctrl-C just ends the command.
         let _guard = interrupt::guard(&cadenza_core::cancel::CancelToken::default(), None);
+        let folder = tempfile::tempdir().map_err(|error| Failure::failed(format!("no temporary folder: {error}")))?;
+        let store = match self.store {
+            StoreName::Memory => StoreKind::Memory,
+            StoreName::Sqlite => StoreKind::Sqlite(folder.path().to_owned()),
+        };
         let report =
-            conform::run(&self.paths, self.programs.as_deref(), &*surface, language).map_err(Failure::usage)?;
+            conform::run(&self.paths, self.programs.as_deref(), &*surface, language, &store).map_err(Failure::usage)?;
         if self.json {
             super::say_json(&report.to_value());
         } else {

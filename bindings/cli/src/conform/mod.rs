@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use cadenza_core::program::Language;
+use cadenza_core::runtime::options::StoreOption;
 
 mod document;
 mod literal;
@@ -26,6 +27,33 @@ pub use scenario::ScenarioFile;
 pub use script::ScriptSurface;
 pub use surface::{Seen, Surface, World};
 
+/// Where the calls of scenarios are kept: the store is a dimension of the matrix. Each scenario has a fresh one.
+#[derive(Clone, Debug)]
+pub enum StoreKind {
+    /// Nowhere.
+    Memory,
+    /// In a SQLite file per scenario, in this folder.
+    Sqlite(PathBuf),
+}
+
+impl StoreKind {
+    /// `memory` or `sqlite`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite(_) => "sqlite",
+        }
+    }
+
+    /// Where a scenario's store is.
+    fn option(&self, scenario: &str) -> StoreOption {
+        match self {
+            Self::Memory => StoreOption::Memory,
+            Self::Sqlite(folder) => StoreOption::Path(folder.join(format!("{scenario}.db"))),
+        }
+    }
+}
+
 /// Runs every scenario of these files and folders, or of the checkout's `scenarios/agent` when there are none.
 ///
 /// `programs` names the programs file; without it the nearest `programs/programs.yaml` above the scenarios or the
@@ -35,6 +63,7 @@ pub fn run(
     programs: Option<&Path>,
     surface: &dyn Surface,
     language: Language,
+    store: &StoreKind,
 ) -> Result<Report, ConformError> {
     let files = if paths.is_empty() { default_files()? } else { listed(paths)? };
     let places = files.iter().map(PathBuf::as_path).chain([Path::new(".")]);
@@ -52,9 +81,9 @@ pub fn run(
     let results = read
         .iter()
         .flat_map(|file| &file.scenarios)
-        .map(|scenario| runner::run(scenario, &programs, surface, language))
+        .map(|scenario| runner::run(scenario, &programs, surface, language, store))
         .collect();
-    Ok(Report { runtime: surface.runtime(), language, results })
+    Ok(Report { runtime: surface.runtime(), language, store: store.name(), results })
 }
 
 /// The scenario files of the checkout around the working directory.

@@ -28,6 +28,8 @@ pub struct Report {
     pub runtime: &'static str,
     /// Language of the programs.
     pub language: Language,
+    /// `memory` or `sqlite`.
+    pub store: &'static str,
     /// In the order in which they ran.
     pub results: Vec<ScenarioResult>,
 }
@@ -66,6 +68,7 @@ impl Report {
         Value::Map(Map::from([
             ("runtime".to_owned(), self.runtime.into()),
             ("language".to_owned(), self.language.as_str().into()),
+            ("store".to_owned(), self.store.into()),
             ("contract_version".to_owned(), Value::Int(super::scenario::VERSION)),
             ("passed".to_owned(), Value::Int(self.passed() as i64)),
             ("failed".to_owned(), Value::Int(self.failed() as i64)),
@@ -96,7 +99,8 @@ impl Report {
         let (passed, failed) = (self.passed(), self.failed());
         let counts = format!("{passed} passed, {failed} failed");
         let counts = if self.ok() { style.good(&counts) } else { style.bad(&counts) };
-        let _ = writeln!(text, "{counts} (runtime {}, programs in {})", self.runtime, self.language);
+        let _ =
+            writeln!(text, "{counts} (runtime {}, programs in {}, store {})", self.runtime, self.language, self.store);
         text
     }
 }

@@ -9,10 +9,11 @@ use cadenza_core::program::Language;
 use cadenza_core::provider::ModelSpec;
 use cadenza_core::provider::scripted::Scripted;
 use cadenza_core::runtime::Runtime;
-use cadenza_core::runtime::options::{LogOption, Options, Reuse};
+use cadenza_core::runtime::options::{LogOption, Options, Reuse, StoreOption};
 use cadenza_core::value::{Map, Value};
 use parking_lot::Mutex;
 
+use super::StoreKind;
 use super::programs::Programs;
 use super::report::ScenarioResult;
 use super::scenario::{Body, Call, Expectation, Op, Scenario, Step, Story};
@@ -20,12 +21,19 @@ use super::stub;
 use super::surface::{Seen, Surface, World};
 
 /// Runs one scenario. Whatever goes wrong in it is its failure, never the end of the run.
-pub fn run(scenario: &Scenario, programs: &Programs, surface: &dyn Surface, language: Language) -> ScenarioResult {
+pub fn run(
+    scenario: &Scenario,
+    programs: &Programs,
+    surface: &dyn Surface,
+    language: Language,
+    store: &StoreKind,
+) -> ScenarioResult {
     let id = scenario.id.clone();
+    let store = store.option(&id);
     let log = Arc::new(CapturedLog::default());
     let ran = match &scenario.body {
         Err(fault) => Err(fault.to_string()),
-        Ok(body) => catch_unwind(AssertUnwindSafe(|| run_body(body, programs, surface, language, &log)))
+        Ok(body) => catch_unwind(AssertUnwindSafe(|| run_body(body, programs, surface, language, &log, &store)))
             .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_words(&*panic)))),
     };
     let log = std::mem::take(&mut *log.lines.lock());
@@ -47,6 +55,7 @@ fn run_body(
     surface: &dyn Surface,
     language: Language,
     log: &Arc<CapturedLog>,
+    store: &StoreOption,
 ) -> Result<Option<String>, String> {
     let story = match body {
         Body::Agent(story) => story,
@@ -56,22 +65,22 @@ fn run_body(
         Some(plan) => stub::planned(plan, programs).map_err(|fault| fault.to_string())?,
         None => stub::planless(),
     };
-    let model = Arc::new(model);
-    let runtime = fresh_runtime(surface.runtime(), model.clone(), log.clone(), language)?;
-    let world = surface.world(runtime)?;
-    let mut run = Run {
-        story,
-        model,
-        log: log.clone(),
-        world,
-        language,
-        roles: BTreeMap::new(),
-        languages: BTreeMap::new(),
-        owners: Vec::new(),
-    };
-    for step in &story.steps {
-        run.perform(step).map_err(|why| format!("line {}, {}: {why}", step.line, step.op.name()))?;
+    if matches!(store, StoreOption::Memory) && story.steps.iter().any(|step| matches!(step.op, Op::Restart)) {
+        return Ok(Some("not run: what outlives a process needs a store".to_owned()));
     }
+    let model = Arc::new(model);
+    let new_runtime = || fresh_runtime(surface.runtime(), model.clone(), log.clone(), language, store.clone());
+    let mut run = Run::begin(story, model.clone(), log.clone(), language, surface, new_runtime()?)?;
+    for step in &story.steps {
+        let failed = |why: String| format!("line {}, {}: {why}", step.line, step.op.name());
+        if matches!(step.op, Op::Restart) {
+            run = run.restarted(surface, &new_runtime).map_err(failed)?;
+            continue;
+        }
+        run.perform(step).map_err(failed)?;
+    }
+    // Whatever a scenario is about: what it recorded is intact and comes to the same end again.
+    run.replays()?;
     let overruns: Vec<String> = match &story.plan {
         Some(plan) => {
             let is_sequence = |method: &String| plan.iter().any(|planned| planned.method == *method && !planned.always);
@@ -90,8 +99,10 @@ fn fresh_runtime(
     model: Arc<Scripted>,
     log: Arc<CapturedLog>,
     language: Language,
+    store: StoreOption,
 ) -> Result<Runtime, String> {
     let options = Options {
+        store: Some(store),
         model: Some(ModelSpec::Provider(model)),
         language: Some(language),
         log: Some(LogOption::Sink(log)),
@@ -110,6 +121,7 @@ fn fresh_runtime(
 
 struct Run<'a> {
     story: &'a Story,
+    runtime: Runtime,
     model: Arc<Scripted>,
     log: Arc<CapturedLog>,
     world: Box<dyn World + 'a>,
@@ -122,7 +134,43 @@ struct Run<'a> {
     owners: Vec<(usize, String)>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn begin(
+        story: &'a Story,
+        model: Arc<Scripted>,
+        log: Arc<CapturedLog>,
+        language: Language,
+        surface: &'a dyn Surface,
+        runtime: Runtime,
+    ) -> Result<Self, String> {
+        let world = surface.world(runtime.clone())?;
+        let (roles, languages) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { story, runtime, model, log, world, language, roles, languages, owners: Vec::new() })
+    }
+
+    /// The same story in a new world on the same store. The old one lets go of it first.
+    fn restarted(
+        self,
+        surface: &'a dyn Surface,
+        new_runtime: &dyn Fn() -> Result<Runtime, String>,
+    ) -> Result<Self, String> {
+        let Self { story, runtime, model, log, world, language, owners, .. } = self;
+        drop((world, runtime));
+        Ok(Self { owners, ..Self::begin(story, model, log, language, surface, new_runtime()?)? })
+    }
+
+    /// Every recorded call is intact, and comes to the same end without its model.
+    fn replays(&self) -> Result<(), String> {
+        if let Some(store) = self.runtime.store() {
+            store.verify().map_err(|error| error.to_string())?;
+        } else {
+            for record in self.runtime.calls() {
+                self.runtime.verify(record.call_id()).map_err(|error| error.to_string())?;
+            }
+        }
+        self.runtime.replay_all().map(drop).map_err(|error| format!("replay: {error}"))
+    }
+
     fn perform(&mut self, step: &Step) -> Result<(), String> {
         match &step.op {
             Op::Construct { alias, role, config } => self.construct(alias, role, config),
@@ -173,6 +221,15 @@ impl Run<'_> {
                 let value = entry.get(field).ok_or_else(|| format!("the log entry has no field `{field}`"))?;
                 same(&format!("the log field `{field}`"), equals, value)
             }
+            Op::Restart => Err("a restart is the whole run's".to_owned()),
+            Op::AssertCalls { method, equals } => {
+                let calls = self.runtime.call_maps(usize::MAX).map_err(|error| error.to_string())?;
+                let counts = |call: &&Map| {
+                    method.as_deref().is_none_or(|method| call.get("method").and_then(Value::as_str) == Some(method))
+                };
+                number("recorded calls", *equals, calls.iter().filter(counts).count() as u64)
+            }
+            Op::AssertReplays => self.replays(),
             Op::AssertLogFieldsInclude { target, fields } => {
                 let entry = self.latest_entry(target.as_deref())?;
                 let missing: Vec<_> = fields.iter().filter(|field| !entry.contains_key(*field)).cloned().collect();

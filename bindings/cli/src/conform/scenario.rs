@@ -112,6 +112,12 @@ pub enum Op {
     AssertLogFieldEquals { target: Option<String>, field: String, equals: Value },
     /// Names of fields of the latest log entry.
     AssertLogFieldsInclude { target: Option<String>, fields: Vec<String> },
+    /// The process ends and another one begins on the same store.
+    Restart,
+    /// Calls recorded so far: all, or those of one method.
+    AssertCalls { method: Option<String>, equals: u64 },
+    /// Every recorded call is intact, and the same again when it is replayed without a model.
+    AssertReplays,
 }
 
 /// One dynamic call with what must come of it.
@@ -143,7 +149,7 @@ pub struct Expectation {
 }
 
 /// The published operations, for messages.
-const OPS: [&str; 16] = [
+const OPS: [&str; 19] = [
     "construct",
     "assert_agent",
     "assert_role",
@@ -160,6 +166,9 @@ const OPS: [&str; 16] = [
     "assert_respond_to",
     "assert_log_field_equals",
     "assert_log_fields_include",
+    "restart",
+    "assert_calls",
+    "assert_replays",
 ];
 
 impl ScenarioFile {
@@ -282,6 +291,9 @@ impl Op {
             Self::AssertRespondTo { .. } => "assert_respond_to",
             Self::AssertLogFieldEquals { .. } => "assert_log_field_equals",
             Self::AssertLogFieldsInclude { .. } => "assert_log_fields_include",
+            Self::Restart => "restart",
+            Self::AssertCalls { .. } => "assert_calls",
+            Self::AssertReplays => "assert_replays",
         }
     }
 
@@ -341,6 +353,12 @@ impl Op {
                 field: fields.text("field")?,
                 equals: fields.required("equals")?.to_value(),
             },
+            "restart" => Self::Restart,
+            "assert_calls" => Self::AssertCalls {
+                method: fields.optional("method").map(|node| node.text("method")).transpose()?,
+                equals: fields.required("equals")?.count("equals")?,
+            },
+            "assert_replays" => Self::AssertReplays,
             "assert_log_fields_include" => Self::AssertLogFieldsInclude {
                 target: fields.optional("target").map(|node| node.text("target")).transpose()?,
                 fields: fields

@@ -8,8 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, TransactionBehavior, params};
 
+use crate::fork;
 use crate::store::{AgentId, AgentLock, StoreError};
 
 /// Where the bytes of agents begin; owners are below.
@@ -21,7 +22,7 @@ const POLL: Duration = Duration::from_micros(500);
 pub(super) struct Locks {
     path: PathBuf,
     /// Holds this owner's byte.
-    file: File,
+    file: LockFile,
 }
 
 impl Locks {
@@ -30,23 +31,25 @@ impl Locks {
         Ok(Self { file: open(&path)?, path })
     }
 
-    /// Signs this process in.
-    pub(super) fn become_owner(&self, connection: &Connection) -> rusqlite::Result<i64> {
-        connection.execute(
+    /// Signs this process in. Its byte is locked before others can see it: nobody takes it for dead meanwhile.
+    pub(super) fn become_owner(&self, connection: &mut Connection) -> rusqlite::Result<i64> {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute(
             "INSERT INTO owners(pid, started) VALUES (?1, ?2)",
             params![std::process::id(), super::writer::now()],
         )?;
-        let owner = connection.last_insert_rowid();
+        let owner = transaction.last_insert_rowid();
         if let Err(error) = lock(&self.file, owner) {
             tracing::warn!(%error, "this process cannot be told from a dead one: its store cannot lock");
         }
+        transaction.commit()?;
         Ok(owner)
     }
 
     /// Processes that signed in and live no more.
     pub(super) fn dead_owners(&self, connection: &Connection, own: i64) -> rusqlite::Result<Vec<i64>> {
         let owners: Vec<i64> = connection
-            .prepare("SELECT owner FROM owners WHERE owner <> ?1")?
+            .prepare("SELECT owner FROM owners WHERE owner <> ?1 UNION SELECT owner FROM open_runs WHERE owner <> ?1")?
             .query_map([own], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         // A descriptor of its own, for this one's locks would not be in its own way.
@@ -59,7 +62,7 @@ impl Locks {
     #[cfg(unix)]
     pub(super) fn revision(&self) -> u64 {
         let mut bytes = [0; 8];
-        match std::os::unix::fs::FileExt::read_exact_at(&self.file, &mut bytes, 0) {
+        match std::os::unix::fs::FileExt::read_exact_at(&*self.file, &mut bytes, 0) {
             Ok(()) => u64::from_le_bytes(bytes),
             Err(_) => 0,
         }
@@ -68,7 +71,7 @@ impl Locks {
     /// Makes [`Locks::revision`] another number: drawn, not counted, so that two processes at once do not make one of two.
     #[cfg(unix)]
     pub(super) fn revise(&self) -> io::Result<()> {
-        std::os::unix::fs::FileExt::write_all_at(&self.file, &fastrand::u64(1..).to_le_bytes(), 0)
+        std::os::unix::fs::FileExt::write_all_at(&*self.file, &fastrand::u64(1..).to_le_bytes(), 0)
     }
 
     /// Without reads at a place, what other processes decide is seen by the next runtime.
@@ -86,8 +89,9 @@ impl Locks {
     pub(super) fn lock_agent(&self, agent: AgentId, deadline: Instant) -> io::Result<Option<Held>> {
         let file = open(&self.path)?;
         loop {
-            if lock(&file, AGENTS + agent.0)? {
-                return Ok(Some(Held { _file: file }));
+            let byte = AGENTS + agent.0;
+            if lock(&file, byte)? {
+                return Ok(Some(Held { file, byte }));
             }
             if Instant::now() >= deadline {
                 return Ok(None);
@@ -100,39 +104,92 @@ impl Locks {
 /// A held agent.
 #[derive(Debug)]
 pub(super) struct Held {
-    _file: File,
+    file: LockFile,
+    byte: i64,
 }
 
 impl AgentLock for Held {}
 
-fn open(path: &Path) -> io::Result<File> {
+impl Drop for Held {
+    /// Said aloud: a forked child has a copy of the descriptor, and would keep the lock for as long as it lives.
+    fn drop(&mut self) {
+        if self.file.generation == fork::generation()
+            && let Err(error) = unlock(&self.file, self.byte)
+        {
+            tracing::warn!(%error, "the turn of an agent was not given back; closing its file does");
+        }
+    }
+}
+
+/// An open file of locks. It belongs to the process that opened it; its child has closed it already.
+#[derive(Debug)]
+struct LockFile {
+    /// None only while it is dropped.
+    file: Option<File>,
+    generation: u64,
+}
+
+impl std::ops::Deref for LockFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        self.file.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        let Some(file) = self.file.take() else { return };
+        if self.generation == fork::generation() {
+            #[cfg(unix)]
+            super::vfs::closing(std::os::fd::AsRawFd::as_raw_fd(&file));
+        } else {
+            std::mem::forget(file);
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<LockFile> {
     let mut options = OpenOptions::new();
     options.create(true).read(true).write(true).truncate(false);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
+    let file = options.open(path)?;
+    #[cfg(unix)]
+    super::vfs::opened(std::os::fd::AsRawFd::as_raw_fd(&file));
+    Ok(LockFile { file: Some(file), generation: fork::generation() })
 }
 
 /// Takes the lock on one byte; false if somebody else has it.
 #[cfg(target_os = "linux")]
 fn lock(file: &File, byte: i64) -> io::Result<bool> {
+    match set(file, byte, libc::F_WRLCK) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives it back.
+#[cfg(target_os = "linux")]
+fn unlock(file: &File, byte: i64) -> io::Result<()> {
+    set(file, byte, libc::F_UNLCK)
+}
+
+#[cfg(target_os = "linux")]
+fn set(file: &File, byte: i64, kind: i32) -> io::Result<()> {
     use std::os::fd::AsRawFd;
 
     // SAFETY: all-zero bytes are a valid `flock`; its fields are integers.
     let mut wanted: libc::flock = unsafe { std::mem::zeroed() };
-    wanted.l_type = libc::F_WRLCK as i16;
+    wanted.l_type = kind as i16;
     wanted.l_whence = libc::SEEK_SET as i16;
     wanted.l_start = byte;
     wanted.l_len = 1;
     // SAFETY: the descriptor is open, and `wanted` lives through the call.
-    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut wanted) };
-    if result == 0 {
-        return Ok(true);
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
-        Some(_) | None => Err(error),
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut wanted) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -144,6 +201,12 @@ fn lock(file: &File, _byte: i64) -> io::Result<bool> {
         Err(std::fs::TryLockError::WouldBlock) => Ok(false),
         Err(std::fs::TryLockError::Error(error)) => Err(error),
     }
+}
+
+/// Gives it back.
+#[cfg(not(target_os = "linux"))]
+fn unlock(file: &File, _byte: i64) -> io::Result<()> {
+    file.unlock()
 }
 
 /// SQLite's log needs memory that all processes share: a network file system does not have it.

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -23,21 +22,42 @@ use crate::program::registry::{Key, Saved};
 
 mod anchors;
 mod locks;
+mod queue;
 mod read;
 mod row;
+mod same_file;
+mod scan;
 mod schema;
+mod shared;
 mod verify;
 mod vfs;
 mod writer;
 
-use writer::{Ack, Job, Last};
+use queue::{Job, Queue, Refused};
+use writer::{Ack, Last};
 
-/// Units that may wait for the writer; a full queue holds callers up until there is room.
-const QUEUE: usize = 4_096;
 /// How long a connection waits for another process.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a caller without a deadline waits for room in the queue.
 const ROOM: Duration = Duration::from_secs(10);
+
+/// Stores that are open in this process, by path.
+static OPEN: Mutex<BTreeMap<PathBuf, Weak<SqliteStore>>> = Mutex::new(BTreeMap::new());
+
+/// See [`super::flush_all`].
+pub(super) fn flush_all() {
+    // Somebody may hold it for ever: a thread that was copied by a fork, or that waits for a stuck disk.
+    let Some(open) = OPEN.try_lock_for(ROOM) else { return };
+    let stores: Vec<Arc<SqliteStore>> = open.values().filter_map(Weak::upgrade).collect();
+    drop(open);
+    for store in stores {
+        // What a forked child has not used, it has nothing in.
+        let ours = store.attached.read().generation == fork::generation();
+        if ours && let Err(error) = store.sync() {
+            tracing::warn!(%error, "the store could not be flushed");
+        }
+    }
+}
 
 /// A store in a file. Open it with [`SqliteStore::open`]; everybody in this process who opens the same path shares it.
 pub struct SqliteStore {
@@ -48,7 +68,7 @@ pub struct SqliteStore {
 /// What belongs to one process.
 struct Attached {
     generation: u64,
-    queue: SyncSender<Job>,
+    queue: Arc<Queue>,
     writer: Option<JoinHandle<()>>,
     reader: Arc<Mutex<Connection>>,
     locks: Arc<locks::Locks>,
@@ -57,7 +77,6 @@ struct Attached {
 impl SqliteStore {
     /// Opens the store, made with its folder when missing; ends calls that died with their process.
     pub fn open(path: &Path) -> Result<Arc<Self>, StoreError> {
-        static OPEN: Mutex<BTreeMap<PathBuf, Weak<SqliteStore>>> = Mutex::new(BTreeMap::new());
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut open = OPEN.lock();
         if let Some(store) = open.get(&path).and_then(Weak::upgrade) {
@@ -106,30 +125,17 @@ impl SqliteStore {
     }
 
     /// Hands a job to the writer; waits for room until `deadline`.
-    fn send(&self, mut job: Job, deadline: Option<Instant>) -> Result<(), StoreError> {
-        let (queue, writer) = self.attached(|attached| {
-            (attached.queue.clone(), attached.writer.as_ref().map(|writer| writer.thread().clone()))
-        })?;
-        let waits = matches!(job, Job::Write(_, Some(_)) | Job::Sync(_));
+    fn send(&self, job: Job, deadline: Option<Instant>) -> Result<(), StoreError> {
         let deadline = deadline.unwrap_or_else(|| Instant::now() + ROOM);
-        loop {
-            match queue.try_send(job) {
-                Ok(()) => break,
-                Err(TrySendError::Full(refused)) if Instant::now() < deadline => {
-                    job = refused;
-                    std::thread::sleep(Duration::from_micros(200));
-                }
-                Err(TrySendError::Full(_)) => return Err(StoreError::TimedOut),
-                Err(TrySendError::Disconnected(_)) => {
-                    let message = "its writer has stopped".to_owned();
-                    return Err(StoreError::Io { path: self.path.to_path_buf(), message });
-                }
+        let queue = self.attached(|attached| attached.queue.clone())?;
+        queue.send(job, deadline).map_err(|refused| match refused {
+            Refused::Full => StoreError::TimedOut,
+            Refused::Trouble(trouble) => trouble,
+            Refused::Ended => {
+                let message = "its writer has stopped".to_owned();
+                StoreError::Io { path: self.path.to_path_buf(), message }
             }
-        }
-        if waits && let Some(writer) = writer {
-            writer.unpark();
-        }
-        Ok(())
+        })
     }
 }
 
@@ -138,29 +144,43 @@ impl Attached {
         vfs::use_open_file_locks();
         make_folder(path)?;
         let cannot = |message: String| StoreError::Open { path: path.to_owned(), message };
-        let mut connection = connect(path, true)?;
-        schema::prepare(&mut connection, path)?;
         let failed = |error: rusqlite::Error| failure(&error, path);
-        verify::check_newest_anchor(&connection, path)?;
-        let locks = Arc::new(locks::Locks::open(path).map_err(|error| cannot(error.to_string()))?);
-        let owner = locks.become_owner(&connection).map_err(failed)?;
-        let dead = locks.dead_owners(&connection, owner).map_err(failed)?;
-        let recovered = writer::recover(&mut connection, &dead).map_err(failed)?;
-        if recovered > 0 {
-            tracing::info!(recovered, "calls that died with their process are marked as interrupted");
-        }
-        let last = Last::read(&connection).map_err(failed)?;
+        let mut connection = connect(path, true)?;
+        let (locks, owner, mut last) = match Self::enter(&mut connection, path) {
+            Ok(entered) => entered,
+            Err(error) => {
+                abandon(connection);
+                return Err(error);
+            }
+        };
+        last.file = same_file::SameFile::at(path);
         let mut reader = connect(path, false)?;
         schema::configure(&mut reader).map_err(failed)?;
-        let (queue, receiver) = sync_channel(QUEUE);
-        let writers_path: Arc<Path> = path.into();
+        let queue = Arc::new(Queue::default());
+        let (writers_queue, writers_path): (_, Arc<Path>) = (queue.clone(), path.into());
         let writers_locks = locks.clone();
         let writer = std::thread::Builder::new()
             .name("cadenza-store".into())
-            .spawn(move || writer::write_jobs(&receiver, connection, &writers_path, owner, &writers_locks, last))
+            .spawn(move || writer::write_jobs(&writers_queue, connection, &writers_path, owner, &writers_locks, last))
             .map_err(|error| cannot(error.to_string()))?;
         let reader = Arc::new(Mutex::new(reader));
         Ok(Self { generation: fork::generation(), queue, writer: Some(writer), reader, locks })
+    }
+
+    /// Makes sure that the file is a store, signs in, and ends what died.
+    fn enter(connection: &mut Connection, path: &Path) -> Result<(Arc<locks::Locks>, i64, Last), StoreError> {
+        let failed = |error: rusqlite::Error| failure(&error, path);
+        schema::prepare(connection, path)?;
+        verify::check_newest_anchor(connection, path)?;
+        let locks = locks::Locks::open(path)
+            .map_err(|error| StoreError::Open { path: path.to_owned(), message: error.to_string() })?;
+        let owner = locks.become_owner(connection).map_err(failed)?;
+        let dead = locks.dead_owners(connection, owner).map_err(failed)?;
+        let recovered = writer::recover(connection, &dead).map_err(failed)?;
+        if recovered > 0 {
+            tracing::info!(recovered, "calls that died with their process are marked as interrupted");
+        }
+        Ok((Arc::new(locks), owner, Last::read(connection).map_err(failed)?))
     }
 }
 
@@ -264,12 +284,10 @@ impl Drop for SqliteStore {
         let attached = self.attached.get_mut();
         let Some(writer) = attached.writer.take() else { return };
         if attached.generation != fork::generation() {
-            let queue = std::mem::replace(&mut attached.queue, sync_channel(1).0);
-            std::mem::forget((queue, writer, attached.reader.clone(), attached.locks.clone()));
+            std::mem::forget((writer, attached.reader.clone(), attached.locks.clone()));
             return;
         }
-        attached.queue = sync_channel(1).0;
-        writer.thread().unpark();
+        attached.queue.close();
         if writer.thread().id() != std::thread::current().id() {
             drop(writer.join());
         }
@@ -282,6 +300,15 @@ fn connect(path: &Path, create: bool) -> Result<Connection, StoreError> {
         flags |= OpenFlags::SQLITE_OPEN_CREATE;
     }
     Connection::open_with_flags(path, flags).map_err(|error| failure(&error, path))
+}
+
+/// Lets go of a connection that failed. It does not tidy up the log on its way out: what its flushes did is not known.
+fn abandon(connection: Connection) {
+    use rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+
+    if let Err(error) = connection.set_db_config(SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true) {
+        tracing::debug!(%error, "a connection that failed may tidy up");
+    }
 }
 
 /// A folder of its own for a store that has none yet; the file is for its owner alone.
@@ -325,14 +352,20 @@ fn patience(attempts: i32) -> bool {
     Duration::from_micros(200) * attempts.unsigned_abs() < PATIENCE
 }
 
-/// Whether the error is about the file and not about what was to be written.
+/// Whether the error is about the file and not about what was to be written: such a unit would be refused again and
+/// again, and everything behind it.
 fn is_about_the_file(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() != Some(ErrorCode::ConstraintViolation)
+    let about_the_unit = [ErrorCode::ConstraintViolation, ErrorCode::TooBig, ErrorCode::TypeMismatch];
+    error.sqlite_error_code().is_some_and(|code| !about_the_unit.contains(&code))
 }
 
 fn failure(error: &rusqlite::Error, path: &Path) -> StoreError {
     let path = path.to_owned();
     let message = error.to_string();
+    // The log's shared memory is a file, too; what it cannot have is space.
+    if error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE) {
+        return StoreError::Full { path };
+    }
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StoreError::Full { path },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy { path },

@@ -1,10 +1,12 @@
 //! Short reads: each is one statement or a few, and no cursor outlives its call.
 
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
-use super::row::{Sealed, digest, run_bytes, run_id, tapes};
+use super::row::{self, Sealed, digest, run_bytes, run_id, tapes};
+use super::shared::Shared;
 use super::writer::now;
 use crate::contract::ExecutionContract;
 use crate::ids::{CallId, Digest};
@@ -15,11 +17,31 @@ use crate::program::registry::{Key, Origin, Pins, ProgramState, Saved};
 use crate::store::{AgentId, AgentListed, AgentState, CallQuery, StoredCall};
 use crate::value::{Map, Value};
 
-const CALL: &str = "SELECT gseq, run, record, status,
-  (SELECT code FROM codes WHERE hash = runs.code), tape FROM runs";
+const CALL: &str = "SELECT gseq, run, record, status, (SELECT code FROM codes WHERE hash = runs.code),
+  (SELECT shared.record FROM shared WHERE shared.hash = runs.shared), tape FROM runs";
+
+/// A field of a record, which may lie in the part that calls share.
+macro_rules! field {
+    ($path:literal) => {
+        concat!(
+            "coalesce(json_extract(record, '",
+            $path,
+            "'), (SELECT json_extract(shared.record, '",
+            $path,
+            "') FROM shared WHERE shared.hash = runs.shared))"
+        )
+    };
+}
 
 /// A call ends `ok`, as an `error`, or `interrupted`, by its host or with its process.
-const ENDED_SO: &str = "? = iif(json_extract(record, '$.agent_outcome') = 'INTERRUPTED', 'interrupted', json_extract(record, '$.outcome_status'))";
+const ENDED_SO: &str = concat!(
+    "? = iif(",
+    field!("$.agent_outcome"),
+    " = 'INTERRUPTED', 'interrupted', iif(status = 'ok', 'ok', 'error'))"
+);
+
+/// A call of before there were namespaces in records belongs to the default one.
+const IN_NAMESPACE: &str = concat!("coalesce(", field!("$.namespace"), ", 'default') = ?");
 
 /// One call.
 pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Option<StoredCall>> {
@@ -36,13 +58,21 @@ pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Opti
     }
 }
 
-/// Calls that are asked for. Only the conditions that are there stand in the statement, so that an index can serve them.
+/// Calls that are asked for. By role, method or agent the work does not grow with the history, only with the number of
+/// different methods; only the conditions that are there stand in the statement, so that an index can serve them.
 pub(super) fn calls(connection: &Connection, query: &CallQuery) -> rusqlite::Result<Vec<StoredCall>> {
     let CallQuery { namespace, role, method, agent, agent_name, status, below, since, before, after, limit } = query;
     let agent = agent.map(|agent| agent.0);
     let below = below.map(|trace| trace.0.to_be_bytes());
     let since = since.map(rfc3339);
     let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
+    let others = [namespace, agent_name, status].into_iter().any(Option::is_some);
+    let by_pair = role.is_some() != method.is_some() && agent.is_none() && below.is_none();
+    if by_pair && !others && since.is_none() && after.is_none() {
+        let mut one = connection.prepare_cached(&format!("{CALL} WHERE gseq = ?1"))?;
+        let places = places(connection, query, before.unwrap_or(i64::MAX), limit)?;
+        return places.into_iter().map(|gseq| one.query_row([gseq], stored_call)).collect();
+    }
     let conditions: [(&str, Option<&dyn ToSql>); 10] = [
         ("gseq < ?", before.as_ref().map(|before| before as _)),
         ("gseq > ?", after.as_ref().map(|after| after as _)),
@@ -51,11 +81,7 @@ pub(super) fn calls(connection: &Connection, query: &CallQuery) -> rusqlite::Res
         ("agent = ?", agent.as_ref().map(|agent| agent as _)),
         ("agent IN (SELECT agent FROM agents WHERE name = ?)", agent_name.as_ref().map(|name| name as _)),
         (ENDED_SO, status.as_ref().map(|status| status as _)),
-        // A call of before there were namespaces in records belongs to the default one.
-        (
-            "coalesce(json_extract(record, '$.namespace'), 'default') = ?",
-            namespace.as_ref().map(|namespace| namespace as _),
-        ),
+        (IN_NAMESPACE, namespace.as_ref().map(|namespace| namespace as _)),
         ("trace = ? AND depth > 0", below.as_ref().map(|trace| trace as _)),
         // Both in UTC with six digits: their order as texts is their order in time.
         ("json_extract(record, '$.timestamp') >= ?", since.as_ref().map(|since| since as _)),
@@ -71,21 +97,50 @@ pub(super) fn calls(connection: &Connection, query: &CallQuery) -> rusqlite::Res
         .collect()
 }
 
+/// Where the calls of one role, or of one method, are. The index is by both: it is walked from one pair to the next.
+fn places(connection: &Connection, query: &CallQuery, before: i64, limit: i64) -> rusqlite::Result<Vec<i64>> {
+    let mut next = connection.prepare_cached(
+        "SELECT role, method FROM runs WHERE (role, method) > (?1, ?2) ORDER BY role, method LIMIT 1",
+    )?;
+    let mut newest = connection.prepare_cached(
+        "SELECT gseq FROM runs WHERE role = ?1 AND method = ?2 AND gseq < ?3 ORDER BY gseq DESC LIMIT ?4",
+    )?;
+    let mut found: Vec<i64> = Vec::new();
+    // A role begins before its first method.
+    let mut pair = (query.role.clone().unwrap_or_default(), String::new());
+    loop {
+        let after = next.query_row(params![pair.0, pair.1], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+        pair = match after {
+            Some(after) => after,
+            None => break,
+        };
+        if query.role.as_ref().is_some_and(|role| *role != pair.0) {
+            break;
+        }
+        if query.method.as_ref().is_none_or(|method| *method == pair.1) {
+            let rows = newest.query_map(params![pair.0, pair.1, before, limit], |row| row.get(0))?;
+            found.extend(rows.collect::<rusqlite::Result<Vec<i64>>>()?);
+        }
+    }
+    found.sort_unstable_by(|left, right| right.cmp(left));
+    found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    Ok(found)
+}
+
 fn stored_call(row: &Row<'_>) -> rusqlite::Result<StoredCall> {
-    let mut record = match Value::from_json(row.get_ref(2)?.as_str()?) {
-        Ok(Value::Map(map)) => map,
-        Ok(_) | Err(_) => Map::new(),
-    };
+    let mut record = row::record(row.get_ref(2)?.as_str()?, row.get_ref(5)?.as_str_or_null()?);
     record.insert("call_id".into(), run_id(row.get_ref(1)?.as_blob()?).to_string().into());
     record.insert("code".into(), row.get::<_, Option<String>>(4)?.as_deref().into());
-    let tapes = tapes(row.get::<_, Option<String>>(5)?.as_deref());
+    let tapes = tapes(row.get_ref(6)?.as_str_or_null()?);
     Ok(StoredCall { gseq: row.get(0)?, record, effects: Vec::new(), tapes })
 }
 
 fn effects(connection: &Connection, id: CallId) -> rusqlite::Result<Vec<Map>> {
     let json = |text: Option<String>| text.and_then(|text| Value::from_json(&text).ok()).unwrap_or_default();
     connection
-        .prepare_cached("SELECT call_no, tool, args, status, result FROM effects WHERE run = ?1 ORDER BY call_no")?
+        .prepare_cached(
+            "SELECT call_no, tool, args, status, result, class FROM effects WHERE run = ?1 ORDER BY call_no",
+        )?
         .query_map([run_bytes(id)], |row| {
             Ok(Map::from([
                 ("call_no".to_owned(), Value::Int(row.get(0)?)),
@@ -93,6 +148,7 @@ fn effects(connection: &Connection, id: CallId) -> rusqlite::Result<Vec<Map>> {
                 ("args".to_owned(), json(row.get(2)?)),
                 ("status".to_owned(), row.get::<_, String>(3)?.as_str().into()),
                 ("result".to_owned(), json(row.get(4)?)),
+                ("effect".to_owned(), row.get::<_, String>(5)?.as_str().into()),
             ]))
         })?
         .collect()
@@ -102,11 +158,16 @@ fn effects(connection: &Connection, id: CallId) -> rusqlite::Result<Vec<Map>> {
 pub(super) fn run(connection: &Connection, id: CallId) -> rusqlite::Result<Option<Result<StoredRun, StoredError>>> {
     let sealed = connection
         .prepare_cached(&format!("SELECT {} FROM runs WHERE run = ?1", Sealed::COLUMNS))?
-        .query_row([run_bytes(id)], |row| Sealed::read(row, 0))
+        .query_row([run_bytes(id)], |row| Sealed::read(row, 0, &mut |hash| shared(connection, hash)))
         .optional()?;
     let Some(sealed) = sealed else { return Ok(None) };
     let contract = contract(connection, &sealed.contract)?;
     Ok(Some(contract.and_then(|contract| sealed.run(contract))))
+}
+
+/// What reused calls have in common; one without content when it is missing.
+pub(super) fn shared(connection: &Connection, hash: &Digest) -> rusqlite::Result<Arc<Shared>> {
+    Ok(Arc::new(Shared::read(connection, hash)?.unwrap_or_else(|| Shared::missing(*hash))))
 }
 
 /// A stored contract.
@@ -196,7 +257,7 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
 
 const PROGRAM: &str =
     "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
-  probeable, uses, failures, failures_in_a_row, state, programs.context, created, created_run
+  probeable, uses, failures, failures_in_a_row, state, programs.context, note, created, created_run
   FROM programs JOIN codes ON codes.hash = programs.code";
 
 /// Programs under one key, newest first, or all.
@@ -205,7 +266,7 @@ pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::
         Some(key) => connection
             .prepare_cached(&format!(
                 "{PROGRAM} WHERE namespace = ?1 AND role = ?2 AND method = ?3 AND contract = ?4 AND shape = ?5
-                 AND programs.language = ?6 AND interface = ?7
+                 AND programs.language = ?6 AND interface = ?7 AND state <> 'candidate'
                  ORDER BY state = 'quarantined', state = 'pinned' DESC, created DESC LIMIT 8"
             ))?
             .query_map(
@@ -265,9 +326,10 @@ fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
         failures: row.get::<_, i64>(13)?.unsigned_abs(),
         failures_in_a_row: row.get(14)?,
         state: ProgramState::from_name(row.get_ref(15)?.as_str()?).unwrap_or_default(),
+        note: row.get::<_, Option<String>>(17)?.as_deref().map(Arc::from),
         origin: Origin {
-            created: u64::try_from(row.get::<_, i64>(17)?).ok().map(|at| UNIX_EPOCH + Duration::from_micros(at)),
-            call: row.get::<_, Option<Vec<u8>>>(18)?.map(|bytes| run_id(&bytes)),
+            created: u64::try_from(row.get::<_, i64>(18)?).ok().map(|at| UNIX_EPOCH + Duration::from_micros(at)),
+            call: row.get::<_, Option<Vec<u8>>>(19)?.map(|bytes| run_id(&bytes)),
         },
     }))
 }

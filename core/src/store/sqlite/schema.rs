@@ -54,14 +54,20 @@ CREATE TABLE programs(
 CREATE INDEX programs_by_key ON programs(namespace, role, method);
 ";
 
-/// What a program was answered (`tape`), the tree of calls, tools that delegation made, and what speaks against a program.
+/// What a program was answered (`tape`), what reused calls have in common (`shared`), the tree of calls, tools that
+/// delegation made, and what speaks against a program.
 /// Runs of version 1 have no trace and no tape, and keep their seals.
 const VERSION_2: &str = "
 ALTER TABLE runs ADD COLUMN trace BLOB;
 ALTER TABLE runs ADD COLUMN depth INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN tape TEXT;
+ALTER TABLE runs ADD COLUMN shared BLOB;
+CREATE TABLE shared(
+  hash BLOB PRIMARY KEY, record TEXT NOT NULL, header TEXT NOT NULL, entries TEXT NOT NULL, hashes BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE INDEX runs_by_trace ON runs(trace) WHERE depth > 0;
 ALTER TABLE programs ADD COLUMN note TEXT;
+ALTER TABLE effects ADD COLUMN class TEXT NOT NULL DEFAULT 'effectful';
 CREATE TABLE tools(
   namespace TEXT NOT NULL, owner TEXT NOT NULL, name TEXT NOT NULL, options TEXT NOT NULL, created INTEGER NOT NULL,
   uses INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, last_used INTEGER NOT NULL DEFAULT 0,

@@ -1,0 +1,74 @@
+//! The store of somebody who named none: one file per user, in the folder where the system keeps such things.
+//!
+//! It is a convenience and never a reason to fail: where it cannot be, a runtime keeps everything in memory, and says so
+//! once per process. A store that somebody named is another matter: there the reason is an error.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::Store;
+
+/// What nobody has told yet.
+static WARNING: Mutex<Warning> = Mutex::new(Warning { text: None, given: false });
+
+struct Warning {
+    text: Option<String>,
+    given: bool,
+}
+
+/// `cadenza/store.db` in the user's data folder (`$XDG_DATA_HOME`, `~/.local/share`, or what the system has in its place);
+/// `None` for a user without a home.
+pub fn default_path() -> Option<PathBuf> {
+    Some(dirs::data_dir()?.join("cadenza").join("store.db"))
+}
+
+/// Why calls are kept in memory although nobody asked for it, and what to do. Each process is told once: a host shows it
+/// as its warnings are shown.
+pub fn take_warning() -> Option<String> {
+    WARNING.lock().text.take()
+}
+
+/// Opens it, made when missing; `None` where it cannot be.
+pub(crate) fn open() -> Option<Arc<dyn Store>> {
+    match default_path() {
+        Some(path) => match open_at(&path) {
+            Ok(store) => Some(store),
+            Err(error) => {
+                warn(&error);
+                None
+            }
+        },
+        None => {
+            warn("there is no home folder");
+            None
+        }
+    }
+}
+
+#[cfg(feature = "sqlite")]
+fn open_at(path: &std::path::Path) -> Result<Arc<dyn Store>, String> {
+    match super::SqliteStore::open(path) {
+        Ok(store) => Ok(store),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(not(feature = "sqlite"))]
+fn open_at(_path: &std::path::Path) -> Result<Arc<dyn Store>, String> {
+    Err("this build has no SQLite (feature `sqlite`)".to_owned())
+}
+
+fn warn(why: &str) {
+    let mut warning = WARNING.lock();
+    if !warning.given {
+        warning.given = true;
+        let text = format!(
+            "calls and programs are kept in memory only, for the default store cannot be used: {why}; set `store` to a \
+             path, or to \":memory:\" to be asked no more"
+        );
+        tracing::warn!("{text}");
+        warning.text = Some(text);
+    }
+}
