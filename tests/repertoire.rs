@@ -175,6 +175,22 @@ fn an_edit_that_is_refused_changes_nothing() {
 }
 
 #[test]
+fn what_an_edit_answers_otherwise_is_told_and_it_wins_all_the_same() {
+    on_both(|runtime, _| {
+        let calc = agent(runtime, "calculator");
+        (1..4).for_each(|number| drop(add(&calc, number, 2)));
+        let program = runtime.find_program("calculator.add").unwrap();
+        assert_eq!(program.saved.note, None);
+        let edited = runtime.edit_program(&program, "return args[1] + args[2] + 1000").unwrap();
+        let note = edited.saved.note.clone().unwrap();
+        assert!(note.contains("add(3, 2) gave 5; the new program gives 1005"), "{note}");
+        assert_eq!(runtime.find_program(&edited.id.to_hex()).unwrap().saved.note, Some(note));
+        assert_eq!((edited.state(), add(&calc, 3, 2)), (ProgramState::Pinned, 1005.into()));
+        assert_eq!(runtime.edit_program(&program, "return args[2] + args[1]").unwrap().saved.note, None);
+    });
+}
+
+#[test]
 fn a_deleted_program_is_gone_and_its_calls_keep_their_text() {
     on_both(|runtime, asked| {
         let calc = agent(runtime, "calculator");
