@@ -70,8 +70,11 @@ bench: setup  ## medians and ratios to a floor, in one run
 	$(CARGO_TARGET_DIR)/release/cadenza-bench
 	$(PY) benches/bench.py
 
-soak: setup  ## the long form of the crash tests: thousands of kills in a second process
+soak: setup  ## the long forms of the store's fault tests: kills, power cuts, broken disks, bit flips, many processes
 	CADENZA_KILLS=$${CADENZA_KILLS:-3000} cargo test -p cadenza-core --release --test store_crash -- --nocapture
+	CADENZA_LONG=1 cargo test -p cadenza-core --release --test store_faults -- --nocapture --test-threads 1 --skip victim
+	$(PY) -m maturin develop --release --quiet
+	CADENZA_LONG=1 $(PY) -m pytest -q -s tests/python/test_store.py -k another_sqlite_library
 
 lint: setup  ## formatters, linters and type checks; no output means clean
 	cargo fmt --all --check

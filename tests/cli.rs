@@ -549,6 +549,56 @@ fn a_configuration_that_is_not_text_is_named() {
     check(&world.run(&["config"]), 4, &["configuration file cadenza.toml: ", "UTF-8"]);
 }
 
+#[test]
+fn without_a_store_of_its_own_a_call_is_kept_in_the_users() {
+    let world = World::new();
+    let arguments = ["call", "calculator", "add", "2", "3", "--json"];
+    let sources = [(), ()].map(|()| {
+        let ran = world.run(&arguments);
+        check(&ran, 0, &[]);
+        assert_eq!(ran.err, "");
+        ["generated", "reused"].map(|source| ran.out.contains(&format!("\"source\":\"{source}\"")))
+    });
+    assert_eq!(sources, [[true, false], [false, true]], "the next process has the program");
+    assert!(world.path("data/cadenza/store.db").is_file());
+    check(&world.run(&["calls"]), 0, &["calculator.add(2, 3)"]);
+    check(&world.run(&["programs"]), 0, &["calculator.add"]);
+    check(&world.run(&["show", "last"]), 0, &["reused"]);
+    check(&world.run(&["verify"]), 0, &["intact: 2 call(s)"]);
+    let mut command = world.command(&arguments);
+    command.env("CADENZA_STORE", ":memory:");
+    check(&finished(command), 0, &["generated"]);
+    check(&world.run(&["verify"]), 0, &["intact: 2 call(s)"]);
+}
+
+#[test]
+fn a_default_store_that_cannot_be_is_told_once_and_a_named_one_is_refused() {
+    let world = World::new();
+    world.write("data", "a file where the folder should be");
+    let ran = world.run(&["call", "calculator", "add", "2", "3"]);
+    check(&ran, 0, &["5"]);
+    let words = ["warning: calls and programs are kept in memory only", "set `store` to a path"];
+    assert!(words.iter().all(|words| ran.err.contains(words)) && ran.err.lines().count() == 1, "{}", ran.err);
+    check(&world.run(&["verify"]), 4, &["there is no store yet"]);
+    check(&world.run(&["call", "calculator", "add", "2", "3", "--store", "data/app.db"]), 4, &["option \"store\""]);
+}
+
+#[test]
+fn processes_that_begin_at_once_share_a_fresh_default_store() {
+    let world = World::new();
+    let start = |number: usize| {
+        let mut command = world.command(&["call", "calculator", "add", "1", &number.to_string()]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let started: Vec<_> = (0..6).map(start).collect();
+    for (number, child) in started.into_iter().enumerate() {
+        let ran = ran(child.wait_with_output().unwrap());
+        check(&ran, 0, &[&(number + 1).to_string()]);
+        assert_eq!(ran.err, "");
+    }
+    check(&world.run(&["verify"]), 0, &["intact: 6 call(s)"]);
+}
+
 /// A store with two programs: `calculator.add` and `counter.increment` of the agent `tally`.
 fn with_store() -> World {
     let world = World::new();
@@ -753,54 +803,4 @@ fn where_programs_are_locked_the_outcome_names_what_is_missing() {
 fn newest(world: &World, method: &str) -> String {
     let listed = json(&world.run(&["programs", "history", &format!("calculator.{method}"), "--json"]));
     listed.last().unwrap()["id"].as_str().unwrap().to_owned()
-}
-
-#[test]
-fn without_a_store_of_its_own_a_call_is_kept_in_the_users() {
-    let world = World::new();
-    let arguments = ["call", "calculator", "add", "2", "3", "--json"];
-    let sources = [(), ()].map(|()| {
-        let ran = world.run(&arguments);
-        check(&ran, 0, &[]);
-        assert_eq!(ran.err, "");
-        ["generated", "reused"].map(|source| ran.out.contains(&format!("\"source\":\"{source}\"")))
-    });
-    assert_eq!(sources, [[true, false], [false, true]], "the next process has the program");
-    assert!(world.path("data/cadenza/store.db").is_file());
-    check(&world.run(&["calls"]), 0, &["calculator.add(2, 3)"]);
-    check(&world.run(&["programs"]), 0, &["calculator.add"]);
-    check(&world.run(&["show", "last"]), 0, &["reused"]);
-    check(&world.run(&["verify"]), 0, &["intact: 2 call(s)"]);
-    let mut command = world.command(&arguments);
-    command.env("CADENZA_STORE", ":memory:");
-    check(&finished(command), 0, &["generated"]);
-    check(&world.run(&["verify"]), 0, &["intact: 2 call(s)"]);
-}
-
-#[test]
-fn a_default_store_that_cannot_be_is_told_once_and_a_named_one_is_refused() {
-    let world = World::new();
-    world.write("data", "a file where the folder should be");
-    let ran = world.run(&["call", "calculator", "add", "2", "3"]);
-    check(&ran, 0, &["5"]);
-    let words = ["warning: calls and programs are kept in memory only", "set `store` to a path"];
-    assert!(words.iter().all(|words| ran.err.contains(words)) && ran.err.lines().count() == 1, "{}", ran.err);
-    check(&world.run(&["verify"]), 4, &["there is no store yet"]);
-    check(&world.run(&["call", "calculator", "add", "2", "3", "--store", "data/app.db"]), 4, &["option \"store\""]);
-}
-
-#[test]
-fn processes_that_begin_at_once_share_a_fresh_default_store() {
-    let world = World::new();
-    let start = |number: usize| {
-        let mut command = world.command(&["call", "calculator", "add", "1", &number.to_string()]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    };
-    let started: Vec<_> = (0..6).map(start).collect();
-    for (number, child) in started.into_iter().enumerate() {
-        let ran = ran(child.wait_with_output().unwrap());
-        check(&ran, 0, &[&(number + 1).to_string()]);
-        assert_eq!(ran.err, "");
-    }
-    check(&world.run(&["verify"]), 0, &["intact: 6 call(s)"]);
 }

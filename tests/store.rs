@@ -248,7 +248,7 @@ fn wrong_files_are_refused_with_what_to_do() {
     assert!(refused(&at("other.db")).contains("a database of another program"));
     drop(store(&at("future.db")));
     rusqlite::Connection::open(at("future.db")).unwrap().pragma_update(None, "user_version", 7).unwrap();
-    assert!(refused(&at("future.db")).contains("has version 7, this Cadenza knows versions up to 2; update Cadenza"));
+    assert!(refused(&at("future.db")).contains("has version 7, this Cadenza knows versions up to 3; update Cadenza"));
     std::fs::write(at("file"), "").unwrap();
     assert!(refused(&at("file/app.db")).contains("cannot"), "{}", refused(&at("file/app.db")));
 }
@@ -281,11 +281,11 @@ fn programs_travel_as_source_files_and_an_edited_one_wins() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "return args[1] + args[2]\n");
 
     let (second, asked) = runtime(&folder.path().join("second.db"));
-    assert_eq!(second.import(&programs).unwrap().len(), 1);
+    assert_eq!(second.import(&programs, true).unwrap().len(), 1);
     let calc = second.agent("calculator", Options::default()).unwrap();
     assert_eq!(call(&calc, "add", &[4, 5]).value(), &Value::Int(9));
     std::fs::write(&file, "return args[1] + args[2] + 1000\n").unwrap();
-    second.import(&programs).unwrap();
+    second.import(&programs, true).unwrap();
     assert_eq!(call(&calc, "add", &[4, 5]).value(), &Value::Int(1009));
     assert_eq!(asked.load(Ordering::SeqCst), 0);
     let newest = second.program("calculator", "add").unwrap().unwrap();
@@ -300,12 +300,12 @@ fn programs_travel_as_source_files_and_an_edited_one_wins() {
     assert_eq!(asked.load(Ordering::SeqCst), 0);
 
     std::fs::write(&file, "return (").unwrap();
-    let refused = third.import(&programs).unwrap_err().to_string();
+    let refused = third.import(&programs, true).unwrap_err().to_string();
     assert!(refused.contains("calculator.add: the program does not compile: line 1"), "{refused}");
     let index = programs.join("programs.json");
     let text = std::fs::read_to_string(&index).unwrap().replace("\"file\":\"", "\"file\":\"../");
     std::fs::write(&index, text).unwrap();
-    assert!(third.import(&programs).unwrap_err().to_string().contains("entry 1: no valid `file`"));
+    assert!(third.import(&programs, true).unwrap_err().to_string().contains("entry 1: no valid `file`"));
 }
 
 #[test]
@@ -362,6 +362,10 @@ fn locked_child() {
     assert_eq!(asked.load(Ordering::SeqCst), 0);
 }
 
+fn listed(runtime: &Runtime) -> Vec<Listed> {
+    runtime.programs(&ProgramQuery::default()).unwrap()
+}
+
 /// A runtime whose model writes `half` twice, the second time otherwise.
 fn halving(store: StoreOption) -> Runtime {
     let answers = AtomicU32::new(0);
@@ -388,10 +392,10 @@ fn a_candidate_that_answers_recorded_calls_otherwise_waits_for_approval() {
         assert_eq!(repaired.value(), &Value::Int(4), "the call itself is answered");
         let note = repaired.metadata.unwrap().note.clone().unwrap();
         assert!(note.contains("half(100) gave 50; the new program gives 51 (and 2 more)"), "{note}");
-        let states: Vec<_> = all(&runtime).iter().map(Listed::state).collect();
+        let states: Vec<_> = listed(&runtime).iter().map(Listed::state).collect();
         assert_eq!(states, [ProgramState::Active, ProgramState::Candidate]);
         assert_eq!(half(40).value(), &Value::Int(20), "the old program stays");
-        let candidate = all(&runtime).remove(1);
+        let candidate = listed(&runtime).remove(1);
         assert_eq!(candidate.saved.note.as_ref().map(|text| text.contains("half(100)")), Some(true));
         assert!(runtime.set_program_state(candidate.id, ProgramState::Active).unwrap());
         assert_eq!(half(40).value(), &Value::Int(21), "approved, it comes first");
@@ -416,7 +420,7 @@ fn a_candidate_is_judged_only_by_calls_that_it_would_answer() {
     let metres = convert("m", 1);
     assert_eq!(metres.value(), &Value::Float(3.28));
     assert!(metres.metadata.unwrap().note.is_none());
-    assert_eq!(all(agent.runtime())[1].state(), ProgramState::Active, "the unit was not read: no call of it");
+    assert_eq!(listed(agent.runtime())[1].state(), ProgramState::Active, "the unit was not read: no call of it");
     assert_eq!(convert("km", 100).value(), &Value::Int(62));
 }
 
@@ -439,5 +443,5 @@ fn ec_mg1_a_store_of_version_1_is_taken_over_and_its_seals_still_hold() {
         let connection = rusqlite::Connection::open(path).unwrap();
         connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
     };
-    assert_eq!(version(&path), 2);
+    assert_eq!(version(&path), 3);
 }

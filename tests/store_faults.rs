@@ -12,6 +12,8 @@ mod cut;
 mod disk;
 #[path = "store_faults/mutation.rs"]
 mod mutation;
+#[path = "store_faults/places.rs"]
+mod places;
 #[path = "store_faults/sim.rs"]
 mod sim;
 #[path = "store_faults/workload.rs"]

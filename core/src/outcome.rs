@@ -416,6 +416,8 @@ pub enum ReuseReason {
     PinnedState,
     /// What is kept was put aside, by people or because it kept failing.
     Quarantined,
+    /// What is kept waits for approval: it answers recorded calls otherwise than the program before it.
+    Candidate,
     /// What is kept does not stand in the lock file.
     NotLocked,
     /// The method is a conversation: it always asks.
@@ -426,12 +428,13 @@ pub enum ReuseReason {
 
 impl ReuseReason {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Reused,
         Self::NoProgram,
         Self::PinnedInput,
         Self::PinnedState,
         Self::Quarantined,
+        Self::Candidate,
         Self::NotLocked,
         Self::NotReusable,
         Self::Off,
@@ -445,6 +448,7 @@ impl ReuseReason {
             Self::PinnedInput => "pinned_input",
             Self::PinnedState => "pinned_state",
             Self::Quarantined => "quarantined",
+            Self::Candidate => "candidate",
             Self::NotLocked => "not_locked",
             Self::NotReusable => "not_reusable",
             Self::Off => "off",
@@ -464,6 +468,7 @@ impl ReuseReason {
             Self::PinnedInput => "what was kept is bound to other values of an argument",
             Self::PinnedState => "what was kept is bound to something else that the agent remembered",
             Self::Quarantined => "what was kept is quarantined",
+            Self::Candidate => "what was kept waits for approval",
             Self::NotLocked => "what was kept does not stand in the lock file",
             Self::NotReusable => "this method is a conversation and always asks",
             Self::Off => "reuse was off",

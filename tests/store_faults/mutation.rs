@@ -153,3 +153,70 @@ fn r8_p9_nothing_altered_is_served_silently() {
         silent[..silent.len().min(12)].join("\n\n")
     );
 }
+
+/// What is no part of the chain of calls has seals of its own.
+#[test]
+fn p9_context_programs_and_tool_calls_are_served_as_written_or_not_at_all() {
+    for (change, what) in [
+        ("UPDATE agent_context SET value = '7' WHERE key = 'count'", "the context of agent number 1 was changed"),
+        ("DELETE FROM agent_context WHERE key = 'count'", "the context of agent number 1 was changed"),
+        ("INSERT INTO agent_context VALUES (1, 'rich', 'true')", "the context of agent number 1 was changed"),
+        ("UPDATE agents SET version = version + 1", "the context of agent number 1 was changed"),
+        ("UPDATE agents SET sum = NULL", "the context of agent number 1 was changed"),
+        ("UPDATE programs SET state = 'pinned'", "was changed"),
+        ("UPDATE programs SET inputs = '[1]'", "was changed"),
+        ("UPDATE programs SET seal = NULL", "was changed"),
+        ("UPDATE codes SET code = 'return 7'", "was changed"),
+        ("UPDATE effects SET result = '7'", "was changed"),
+        ("UPDATE effects SET status = 'ok', args = '{}'", "was changed"),
+        ("UPDATE effects SET seal = NULL", "was changed"),
+    ] {
+        let place = crate::folder();
+        let folder = crate::store_in(&place);
+        let path = folder.join("app.db");
+        workload::run(&folder, 1, &|_| {});
+        let database = rusqlite::Connection::open(&path).unwrap();
+        assert!(database.execute(change, []).unwrap() > 0, "{change}");
+        drop(database);
+        // An agent that went back to an earlier state is refused at once; everything else when it is looked at.
+        let store = match SqliteStore::open(&path) {
+            Ok(store) => store,
+            Err(StoreError::Corrupt { .. }) => continue,
+            Err(other) => panic!("{change}: {other}"),
+        };
+        let found = store.verify().unwrap_err();
+        let said = found.to_string();
+        assert!(matches!(found, StoreError::Corrupt { .. } | StoreError::Tampered { .. }), "{change}: {found:?}");
+        assert!(said.contains(what) || said.contains("not the one that ran"), "{change}: {said}");
+        match change.split(' ').find(|word| ["agent_context", "agents", "programs", "codes", "effects"].contains(word))
+        {
+            Some("agent_context" | "agents") => {
+                assert!(matches!(store.open_agent("default", "tally", "counter"), Err(StoreError::Corrupt { .. })));
+            }
+            Some("programs" | "codes") => assert!(store.programs(None).unwrap().is_empty(), "{change}"),
+            Some(_) | None => {
+                let query = CallQuery { limit: 99, method: Some("ring".into()), ..CallQuery::default() };
+                let id = store.calls(&query).unwrap()[0].record["call_id"].as_str().and_then(CallId::parse).unwrap();
+                assert!(matches!(store.call(id), Err(StoreError::Corrupt { .. })), "{change}");
+            }
+        }
+    }
+}
+
+#[test]
+fn p9_an_agent_that_was_rolled_back_is_refused() {
+    let place = crate::folder();
+    let folder = crate::store_in(&place);
+    workload::run(&folder, 1, &|_| {});
+    let before = std::fs::read(folder.join("app.db")).unwrap();
+    {
+        let runtime = cadenza_core::runtime::Runtime::builder().options(workload::options(&folder)).build().unwrap();
+        let named = cadenza_core::runtime::options::Options { name: Some("tally".into()), ..Default::default() };
+        runtime.agent("counter", named).unwrap().set("label", 99.into()).unwrap();
+    }
+    SqliteStore::open(&folder.join("app.db")).unwrap().verify().unwrap();
+    assert!(!folder.join("app.db-wal").exists(), "a closed store is one file, beside its locks and anchors");
+    std::fs::write(folder.join("app.db"), before).unwrap();
+    let refused = SqliteStore::open(&folder.join("app.db")).unwrap_err();
+    assert!(refused.to_string().contains("agent number 1 is not at the version"), "{refused}");
+}

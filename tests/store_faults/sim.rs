@@ -136,10 +136,15 @@ impl Store for SimStore {
                 | Change::Context { .. }
                 | Change::Kept { .. }
                 | Change::State { .. }
+                | Change::Deleted { .. }
                 | Change::Used { .. } => {}
             }
         }
         if matches!(turn, Turn::DoneUnheard) { Err(StoreError::Unanswered) } else { Ok(()) }
+    }
+
+    fn revision(&self) -> u64 {
+        self.inner.revision()
     }
 
     fn sync(&self) -> Result<(), StoreError> {

@@ -238,9 +238,10 @@ impl PyProgram {
     }
 
     /// Takes another text for it: a new version, pinned, which is returned. Raises ValueError for a text that does not
-    /// compile or is the one that is there.
-    pub(crate) fn edit(&self, py: Python<'_>, code: &str) -> PyResult<Self> {
-        let edited = py.detach(|| self.runtime.edit_program(&self.listed, code));
+    /// compile, is the one that is there, or answers recorded calls otherwise (unless accept=True).
+    #[pyo3(signature = (code, *, accept=false))]
+    pub(crate) fn edit(&self, py: Python<'_>, code: &str, accept: bool) -> PyResult<Self> {
+        let edited = py.detach(|| self.runtime.edit_program(&self.listed, code, accept));
         edited.map(|listed| self.with(listed)).map_err(|error| repertoire_error(&error))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use pyo3::exceptions::{PyLookupError, PyRuntimeWarning, PyValueError};
+use pyo3::exceptions::{PyLookupError, PyOSError, PyRuntimeWarning, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -292,10 +292,18 @@ impl PyRuntime {
         })
     }
 
-    /// Takes another text for a program: a new version, pinned. Raises ValueError for a text that does not compile or is the
-    /// one that is there, and LookupError for an unknown program; then nothing changed.
-    fn edit_program(&self, py: Python<'_>, program: &Bound<'_, PyAny>, code: &str) -> PyResult<PyProgram> {
-        self.named(py, program)?.edit(py, code)
+    /// Takes another text for a program: a new version, pinned. Raises ValueError for a text that does not compile, is the
+    /// one that is there, or answers recorded calls otherwise (unless accept=True), and LookupError for an unknown program;
+    /// then nothing changed.
+    #[pyo3(signature = (program, code, *, accept=false))]
+    fn edit_program(
+        &self,
+        py: Python<'_>,
+        program: &Bound<'_, PyAny>,
+        code: &str,
+        accept: bool,
+    ) -> PyResult<PyProgram> {
+        self.named(py, program)?.edit(py, code, accept)
     }
 
     /// Deletes a program; the calls that ran it keep its text. Raises LookupError for an unknown one.
@@ -326,9 +334,11 @@ impl PyRuntime {
     }
 
     /// Takes in a folder that `export` wrote; an edited file becomes a pinned program. Returns their number. Raises
-    /// ValueError, and takes nothing in, when a file or the index is wrong.
-    fn import_programs(&self, py: Python<'_>, folder: PathBuf) -> PyResult<usize> {
-        match py.detach(|| self.runtime.import(&folder)) {
+    /// ValueError, and takes nothing in, when a file or the index is wrong, or when an edited program answers recorded calls
+    /// otherwise (unless accept=True).
+    #[pyo3(signature = (folder, *, accept=false))]
+    fn import_programs(&self, py: Python<'_>, folder: PathBuf, accept: bool) -> PyResult<usize> {
+        match py.detach(|| self.runtime.import(&folder, accept)) {
             Ok(taken) => Ok(taken.len()),
             Err(RepertoireError::Folder(error)) => Err(PyValueError::new_err(error.to_string())),
             Err(error) => Err(repertoire_error(&error)),

@@ -430,7 +430,7 @@ impl Saved {
         self.state == ProgramState::Quarantined || self.failures_in_a_row >= QUARANTINE_AFTER
     }
 
-    /// Whether it may run where its evidence fits; see [`Kept::is_offered`].
+    /// Whether it may run where its evidence fits.
     pub fn is_offered(&self) -> bool {
         self.state != ProgramState::Candidate && !self.quarantined()
     }
@@ -492,10 +492,10 @@ pub struct Kept {
     /// False when the program reached other agents or tools: then a later dry run is impossible and reading alone counts.
     probeable: bool,
     state: ProgramState,
+    note: Option<Arc<str>>,
     origin: Origin,
     /// Whether a store keeps it too: then what people decide there holds here.
     stored: bool,
-    note: Option<Arc<str>>,
     uses: AtomicU64,
     failures: AtomicU64,
     failures_in_a_row: AtomicU32,
@@ -523,9 +523,9 @@ impl Kept {
             literals: literals_digest(&literals(saved.key.language, &saved.code)),
             probeable: saved.probeable,
             state: saved.state,
+            note: saved.note.clone(),
             origin: saved.origin,
             stored,
-            note: saved.note.clone(),
             uses: AtomicU64::new(saved.uses),
             failures: AtomicU64::new(saved.failures),
             failures_in_a_row: AtomicU32::new(saved.failures_in_a_row),
@@ -556,16 +556,6 @@ impl Kept {
         self.state == ProgramState::Pinned
     }
 
-    /// What is known about each input.
-    pub fn evidence(&self) -> Vec<Input> {
-        let input = |input: &InputEvidence| Input {
-            read: input.read,
-            digest: input.digest,
-            standing: Standing::of(input.read, self.probeable, input.influence.load(Ordering::Relaxed)),
-        };
-        self.inputs.iter().map(input).collect()
-    }
-
     /// What speaks against a candidate.
     pub fn note(&self) -> Option<&Arc<str>> {
         self.note.as_ref()
@@ -574,6 +564,16 @@ impl Kept {
     /// Whether it may run where its evidence fits.
     pub fn is_offered(&self) -> bool {
         self.state != ProgramState::Candidate && !self.quarantined()
+    }
+
+    /// What is known about each input.
+    pub fn evidence(&self) -> Vec<Input> {
+        let input = |input: &InputEvidence| Input {
+            read: input.read,
+            digest: input.digest,
+            standing: Standing::of(input.read, self.probeable, input.influence.load(Ordering::Relaxed)),
+        };
+        self.inputs.iter().map(input).collect()
     }
 
     /// As data, for a store or a folder.
@@ -589,8 +589,8 @@ impl Kept {
             failures: self.failures(),
             failures_in_a_row: self.failures_in_a_row.load(Ordering::Relaxed),
             state: self.state,
-            origin: self.origin,
             note: self.note.clone(),
+            origin: self.origin,
             pins: self.pins.clone(),
         }
     }
@@ -703,6 +703,9 @@ impl Registry {
             if kept.quarantined() {
                 return Err(ReuseReason::Quarantined);
             }
+            if kept.state == ProgramState::Candidate {
+                return Err(ReuseReason::Candidate);
+            }
             if !allowed(kept) {
                 return Err(ReuseReason::NotLocked);
             }
@@ -800,9 +803,13 @@ impl Registry {
         slot.variants.truncate(MAX_VARIANTS);
     }
 
-    /// The programs under one key, in the order in which they are offered.
-    pub fn variants(&self, key: &Key) -> Vec<Arc<Kept>> {
-        self.state.read().slots.get(key).map(|slot| slot.variants.clone()).unwrap_or_default()
+    /// The other programs under its key that ran again and did well.
+    pub fn used_beside(&self, candidate: &Saved) -> Vec<Arc<str>> {
+        let id = candidate.id();
+        let state = self.state.read();
+        let variants = state.slots.get(&candidate.key).map(|slot| &slot.variants[..]).unwrap_or_default();
+        let used = |kept: &&Arc<Kept>| kept.is_offered() && kept.uses() > kept.failures() && kept.id != id;
+        variants.iter().filter(used).map(|kept| kept.program.code.clone()).collect()
     }
 
     /// Takes in a program that a store or people kept, in the place of one with the same id: newer versions come first.
@@ -853,7 +860,7 @@ impl Registry {
 fn nearness(why: ReuseReason) -> u8 {
     match why {
         ReuseReason::NoProgram | ReuseReason::Off | ReuseReason::NotReusable => 0,
-        ReuseReason::Quarantined => 1,
+        ReuseReason::Quarantined | ReuseReason::Candidate => 1,
         ReuseReason::NotLocked => 2,
         ReuseReason::PinnedState => 3,
         ReuseReason::PinnedInput => 4,

@@ -16,6 +16,7 @@ use crate::program::registry::{Input, Key, Origin, Pins, ProgramState, Saved, sh
 use crate::program::tape::{Follow, Tape, TapeHost};
 use crate::program::{Arguments, CompileError, Language, Program, Reads};
 use crate::runtime::Runtime;
+use crate::runtime::trial::Difference;
 use crate::store::folder::{self, FolderError};
 use crate::store::{CallQuery, Change, Durability, StoreError};
 use crate::value::{Map, Value};
@@ -26,8 +27,6 @@ const MIN_DIGITS: usize = 4;
 const SHORT_DIGITS: usize = 8;
 /// How alike a name must be to be suggested.
 const ALIKE: f64 = 0.75;
-/// Recorded calls that are told of one by one when a program answers them otherwise.
-const DIFFERENCES: usize = 3;
 /// Calls of a method that are looked through for arguments of one shape.
 const CALLS: usize = 1_000;
 
@@ -87,6 +86,17 @@ pub enum RepertoireError {
     /// The text is the one that is there.
     #[error("{0}: nothing changed")]
     Unchanged(String),
+    /// It answers recorded calls otherwise than the programs before it.
+    #[error(
+        "{program} answers recorded calls otherwise, and is not taken:\n  {}",
+        differences.iter().map(|difference| difference.words.as_str()).collect::<Vec<_>>().join("\n  ")
+    )]
+    Differs {
+        /// Which program.
+        program: String,
+        /// Each call that it answers otherwise.
+        differences: Vec<Difference>,
+    },
     /// This build does not run it.
     #[error("{program}: this build does not run {language}")]
     Language {
@@ -145,8 +155,9 @@ impl Listed {
 
     /// As data: the same fields for every program, for `--json` and for tables.
     pub fn to_map(&self) -> Map {
-        let Saved { key, code, model, version, pins, probeable, uses, failures, failures_in_a_row, origin, .. } =
-            &self.saved;
+        let Saved {
+            key, code, model, version, pins, probeable, uses, failures, failures_in_a_row, origin, note, ..
+        } = &self.saved;
         let inputs = self.input_names().into_iter().zip(&self.inputs).map(|((name, kind), input)| {
             Value::Map(Map::from([
                 ("name".to_owned(), name.into()),
@@ -171,7 +182,6 @@ impl Listed {
                 count(*failures),
                 (*failures_in_a_row).into(),
                 (&**model).into(),
-                self.saved.note.as_deref().into(),
                 origin.created.map(rfc3339).into(),
                 origin.call.map(|call| call.to_string()).into(),
                 Value::List(inputs.collect()),
@@ -181,6 +191,7 @@ impl Listed {
                 key.contract.to_hex().into(),
                 key.interface.into(),
                 self.checksum().to_hex().into(),
+                note.as_deref().into(),
                 (&**code).into(),
             ])
             .map(|(name, value): (&str, Value)| (name.to_owned(), value))
@@ -206,7 +217,6 @@ pub const FIELDS: [&str; 23] = [
     "failures",
     "failures_in_a_row",
     "model",
-    "note",
     "created",
     "created_by",
     "inputs",
@@ -216,6 +226,7 @@ pub const FIELDS: [&str; 23] = [
     "contract",
     "interface",
     "checksum",
+    "note",
     "code",
 ];
 
@@ -412,8 +423,8 @@ impl Runtime {
     }
 
     /// Takes another text for a program: a new version of it, pinned, so that it comes before all others. What does not
-    /// compile changes nothing.
-    pub fn edit_program(&self, program: &Listed, code: &str) -> Result<Listed, RepertoireError> {
+    /// compile changes nothing, and neither does what answers recorded calls otherwise, unless `accept` says that it may.
+    pub fn edit_program(&self, program: &Listed, code: &str, accept: bool) -> Result<Listed, RepertoireError> {
         let old = &program.saved.code;
         // Editors end the last line.
         let code = if old.ends_with('\n') { code } else { code.strip_suffix('\n').unwrap_or(code) };
@@ -424,7 +435,7 @@ impl Runtime {
         let versions = versions.iter().filter(|listed| listed.saved.key == program.saved.key);
         let newest = versions.map(|listed| listed.saved.version).max().unwrap_or_default();
         let saved = Saved { code: code.into(), version: newest + 1, ..program.saved.clone() };
-        let mut admitted = self.admit(vec![Brought { saved, edited: true }])?;
+        let mut admitted = self.admit(vec![Brought { saved, edited: true }], accept)?;
         // One came in, so one comes out.
         admitted.pop().ok_or_else(|| RepertoireError::Unchanged(program.name()))
     }
@@ -446,11 +457,12 @@ impl Runtime {
         Ok(folder::export(&saved, folder)?)
     }
 
-    /// Takes in a folder of source files. An edited one becomes a pinned program, one version later; one that does not
-    /// compile is refused, and then nothing is taken in.
-    pub fn import(&self, folder: &Path) -> Result<Vec<Listed>, RepertoireError> {
+    /// Takes in a folder of source files. An edited one becomes a pinned program, one version later. One that does not
+    /// compile is refused, and so is an edited one that answers recorded calls otherwise, unless `accept` says that it may;
+    /// then nothing is taken in.
+    pub fn import(&self, folder: &Path, accept: bool) -> Result<Vec<Listed>, RepertoireError> {
         let brought = folder::import(folder)?.into_iter().map(|(saved, edited)| Brought { saved, edited }).collect();
-        self.admit(brought)
+        self.admit(brought, accept)
     }
 
     /// Writes the lock file of every program that may run now.
@@ -461,13 +473,13 @@ impl Runtime {
     }
 
     /// The one way in for programs that people bring: every one is compiled and looked at, and then all are taken or none.
-    fn admit(&self, brought: Vec<Brought>) -> Result<Vec<Listed>, RepertoireError> {
+    fn admit(&self, brought: Vec<Brought>, accept: bool) -> Result<Vec<Listed>, RepertoireError> {
         let mut programs = Vec::with_capacity(brought.len());
-        for Brought { mut saved, edited } in brought {
+        for Brought { saved, edited } in brought {
             let program = self.compiled(&saved)?;
-            if edited {
-                saved = self.edited(saved)?;
-                saved.note = self.differences(&saved)?;
+            let saved = if edited { self.edited(saved)? } else { saved };
+            if edited && !accept {
+                self.refuse_differences(&saved)?;
             }
             programs.push((saved, program));
         }
@@ -484,24 +496,27 @@ impl Runtime {
         Ok(admitted)
     }
 
-    /// What the program answers otherwise than recorded calls were answered. Who brings it may want just that: it is told,
-    /// and decides nothing.
-    fn differences(&self, saved: &Saved) -> Result<Option<Arc<str>>, StoreError> {
-        // A trial looks at the programs that this runtime knows.
-        if let Some(store) = self.store() {
-            for known in store.programs(Some(&saved.key))? {
-                if !self.registry().knows(&saved.key, known.id())
-                    && let Ok(program) = self.compiled(&known)
-                {
-                    self.registry().adopt(&known, program);
-                }
-            }
+    /// A text that answers recorded calls otherwise than the programs before it is not taken silently.
+    fn refuse_differences(&self, saved: &Saved) -> Result<(), RepertoireError> {
+        let key = &saved.key;
+        let query = ProgramQuery {
+            namespace: Some(key.namespace.to_string()),
+            role: Some(key.role.to_string()),
+            method: Some(key.method.to_string()),
+            language: Some(key.language),
+            state: None,
+        };
+        let used = |listed: &Listed| {
+            let before = &listed.saved;
+            let used = before.uses > before.failures && before.is_offered();
+            used && before.key == *key && before.code != saved.code
+        };
+        let before: Vec<_> = self.programs(&query)?.into_iter().filter(used).map(|listed| listed.saved.code).collect();
+        let differences = self.trial(saved, before);
+        if differences.is_empty() {
+            return Ok(());
         }
-        let differences = self.trial(saved);
-        let words: Vec<&str> = differences.iter().take(DIFFERENCES).map(|difference| &*difference.words).collect();
-        let more = differences.len().saturating_sub(words.len());
-        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-        Ok((!words.is_empty()).then(|| format!("{}{more}", words.join("; ")).into()))
+        Err(RepertoireError::Differs { program: name(key), differences })
     }
 
     /// The program of what is kept, compiled now.

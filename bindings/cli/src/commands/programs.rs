@@ -116,6 +116,9 @@ struct Edit {
     /// Take the new text from this file, `-` for standard input, and open no editor
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// Take it although it answers recorded calls otherwise
+    #[arg(long)]
+    accept: bool,
     #[command(flatten)]
     store: StoreArgs,
 }
@@ -322,7 +325,7 @@ impl Edit {
     }
 
     fn take(&self, runtime: &Runtime, listed: &Listed, code: &str) -> Result<Listed, RepertoireError> {
-        runtime.edit_program(listed, code)
+        runtime.edit_program(listed, code, self.accept)
     }
 }
 
@@ -370,6 +373,7 @@ pub(super) fn refused(error: RepertoireError) -> Failure {
     match error {
         RepertoireError::Store(error) => Failure::failed(error),
         RepertoireError::Compile { .. } | RepertoireError::Unchanged(_) => Failure::failed(error),
+        RepertoireError::Differs { .. } => Failure::failed(format!("{error}\nto take it all the same: --accept")),
         RepertoireError::Unknown { .. }
         | RepertoireError::Ambiguous { .. }
         | RepertoireError::Language { .. }
@@ -401,8 +405,8 @@ fn title(listed: &Listed, style: Style) -> String {
     let state = listed.state();
     let shown = match state {
         ProgramState::Active => style.good(state.as_str()),
-        ProgramState::Pinned | ProgramState::Candidate => style.strong(state.as_str()),
-        ProgramState::Quarantined => style.bad(state.as_str()),
+        ProgramState::Pinned => style.strong(state.as_str()),
+        ProgramState::Quarantined | ProgramState::Candidate => style.bad(state.as_str()),
     };
     let (role, method) = (printable(&key.role), printable(&key.method));
     format!("{}.{} version {}  {shown}", style.name(&role), style.strong(&method), listed.saved.version)

@@ -27,6 +27,9 @@ pub struct Import {
     /// The folder that `cadenza export` wrote
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
+    /// Take edited programs although they answer recorded calls otherwise
+    #[arg(long)]
+    accept: bool,
     #[command(flatten)]
     store: StoreArgs,
 }
@@ -50,7 +53,7 @@ impl Export {
 
 impl Import {
     pub(crate) fn run(self) -> Result<Exit, Failure> {
-        let taken = self.store.runtime()?.import(&self.folder).map_err(refused)?;
+        let taken = self.store.runtime()?.import(&self.folder, self.accept).map_err(refused)?;
         let ids = taken.iter().map(|listed| listed.id.to_hex().into()).collect();
         self.store.told(taken.len(), "taken from", &self.folder, [("ids", Value::List(ids))])
     }

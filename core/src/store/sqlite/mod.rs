@@ -29,6 +29,7 @@ mod same_file;
 mod scan;
 mod schema;
 mod shared;
+mod state;
 mod verify;
 mod vfs;
 mod writer;
@@ -70,7 +71,9 @@ struct Attached {
     generation: u64,
     queue: Arc<Queue>,
     writer: Option<JoinHandle<()>>,
-    reader: Arc<Mutex<Connection>>,
+    file: same_file::SameFile,
+    /// None only while the store is closed.
+    reader: Option<Arc<Mutex<Connection>>>,
     locks: Arc<locks::Locks>,
 }
 
@@ -78,8 +81,13 @@ impl SqliteStore {
     /// Opens the store, made with its folder when missing; ends calls that died with their process.
     pub fn open(path: &Path) -> Result<Arc<Self>, StoreError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        make_folder(&path)?;
+        // One file has one name, whatever links lead to it: its log, locks and anchors lie beside that one.
+        let path = path.canonicalize().unwrap_or(path);
         let mut open = OPEN.lock();
-        if let Some(store) = open.get(&path).and_then(Weak::upgrade) {
+        if let Some(store) = open.get(&path).and_then(Weak::upgrade)
+            && store.check_file().is_ok()
+        {
             return Ok(store);
         }
         open.retain(|_, store| store.strong_count() > 0);
@@ -87,6 +95,11 @@ impl SqliteStore {
         let store = Arc::new(Self { path: path.as_path().into(), attached });
         open.insert(path, Arc::downgrade(&store));
         Ok(store)
+    }
+
+    /// Whether the path still names the file that is open.
+    fn check_file(&self) -> Result<(), StoreError> {
+        self.attached(|attached| attached.file)?.check(&self.path)
     }
 
     /// What belongs to this process: a forked child attaches anew and leaves its parent's connections alone.
@@ -108,7 +121,8 @@ impl SqliteStore {
     }
 
     fn reader(&self) -> Result<Arc<Mutex<Connection>>, StoreError> {
-        self.attached(|attached| attached.reader.clone())
+        let closed = || StoreError::Io { path: self.path.to_path_buf(), message: "it is closed".to_owned() };
+        self.attached(|attached| attached.reader.clone())?.ok_or_else(closed)
     }
 
     /// A short read of what is on the disk, everything queued before it included.
@@ -119,9 +133,20 @@ impl SqliteStore {
 
     /// A short read of what is on the disk.
     fn peek<R>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<R>) -> Result<R, StoreError> {
+        self.check_file()?;
         let reader = self.reader()?;
-        let connection = reader.lock();
-        read(&connection).map_err(|error| failure(&error, &self.path))
+        let mut connection = reader.lock();
+        let error = match read(&connection) {
+            Ok(found) => return Ok(found),
+            Err(error) => failure(&error, &self.path),
+        };
+        if matches!(error, StoreError::Io { .. } | StoreError::Full { .. }) {
+            // What its flushes did is not known: it is not asked again (P12).
+            let mut fresh = connect(&self.path, false)?;
+            schema::configure(&mut fresh).map_err(|error| failure(&error, &self.path))?;
+            abandon(std::mem::replace(&mut connection, fresh));
+        }
+        Err(error)
     }
 
     /// Hands a job to the writer; waits for room until `deadline`.
@@ -142,7 +167,6 @@ impl SqliteStore {
 impl Attached {
     fn new(path: &Path) -> Result<Self, StoreError> {
         vfs::use_open_file_locks();
-        make_folder(path)?;
         let cannot = |message: String| StoreError::Open { path: path.to_owned(), message };
         let failed = |error: rusqlite::Error| failure(&error, path);
         let mut connection = connect(path, true)?;
@@ -153,7 +177,8 @@ impl Attached {
                 return Err(error);
             }
         };
-        last.file = same_file::SameFile::at(path);
+        let file = same_file::SameFile::at(path);
+        last.file = file;
         let mut reader = connect(path, false)?;
         schema::configure(&mut reader).map_err(failed)?;
         let queue = Arc::new(Queue::default());
@@ -163,15 +188,15 @@ impl Attached {
             .name("cadenza-store".into())
             .spawn(move || writer::write_jobs(&writers_queue, connection, &writers_path, owner, &writers_locks, last))
             .map_err(|error| cannot(error.to_string()))?;
-        let reader = Arc::new(Mutex::new(reader));
-        Ok(Self { generation: fork::generation(), queue, writer: Some(writer), reader, locks })
+        let reader = Some(Arc::new(Mutex::new(reader)));
+        Ok(Self { generation: fork::generation(), queue, writer: Some(writer), file, reader, locks })
     }
 
     /// Makes sure that the file is a store, signs in, and ends what died.
     fn enter(connection: &mut Connection, path: &Path) -> Result<(Arc<locks::Locks>, i64, Last), StoreError> {
         let failed = |error: rusqlite::Error| failure(&error, path);
         schema::prepare(connection, path)?;
-        verify::check_newest_anchor(connection, path)?;
+        verify::check_newest_anchors(connection, path)?;
         let locks = locks::Locks::open(path)
             .map_err(|error| StoreError::Open { path: path.to_owned(), message: error.to_string() })?;
         let owner = locks.become_owner(connection).map_err(failed)?;
@@ -261,12 +286,14 @@ impl Store for SqliteStore {
 
     fn verify_call(&self, id: CallId) -> Result<(), StoreError> {
         self.sync()?;
+        self.check_file()?;
         let reader = self.reader()?;
         verify::call(&reader.lock(), &self.path, id)
     }
 
     fn verify(&self) -> Result<VerifyReport, StoreError> {
         self.sync()?;
+        self.check_file()?;
         let reader = self.reader()?;
         verify::everything(&reader.lock(), &self.path)
     }
@@ -287,6 +314,9 @@ impl Drop for SqliteStore {
             std::mem::forget((writer, attached.reader.clone(), attached.locks.clone()));
             return;
         }
+        // The writer is the last to close, for it was the first to open: its descriptor holds the lock under which SQLite
+        // puts the log into the file and takes it away.
+        attached.reader = None;
         attached.queue.close();
         if writer.thread().id() != std::thread::current().id() {
             drop(writer.join());
@@ -321,12 +351,23 @@ fn make_folder(path: &Path) -> Result<(), StoreError> {
         let message = "it is a folder; name a file in it".to_owned();
         return Err(StoreError::Open { path: path.to_owned(), message });
     }
+    if path.exists() && !path.is_file() {
+        let message = "it is no file; choose another path for `store`".to_owned();
+        return Err(StoreError::Open { path: path.to_owned(), message });
+    }
     if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+        let made: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true);
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder.create(folder).map_err(|error| cannot(error, "its folder cannot be made"))?;
+        // SQLite flushes the names in the store's own folder; that one's name must outlive a lost power, too.
+        for around in made.iter().filter_map(|folder| folder.parent()) {
+            if let Err(error) = std::fs::File::open(around).and_then(|around| around.sync_all()) {
+                tracing::debug!(%error, folder = %around.display(), "a new folder was not flushed");
+            }
+        }
     }
     if !path.exists() {
         let mut options = std::fs::OpenOptions::new();
@@ -365,6 +406,17 @@ fn failure(error: &rusqlite::Error, path: &Path) -> StoreError {
     // The log's shared memory is a file, too; what it cannot have is space.
     if error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE) {
         return StoreError::Full { path };
+    }
+    // A column that does not hold what its table says, or a row that does not fit its seal.
+    let damaged = match error {
+        rusqlite::Error::FromSqlConversionFailure(_, _, error) => Some(error.to_string()),
+        rusqlite::Error::InvalidColumnType(..)
+        | rusqlite::Error::IntegralValueOutOfRange(..)
+        | rusqlite::Error::Utf8Error(..) => Some(message.clone()),
+        _ => None,
+    };
+    if let Some(message) = damaged {
+        return StoreError::Corrupt { path, message };
     }
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StoreError::Full { path },

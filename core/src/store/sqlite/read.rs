@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, TransactionBehavior, params};
 
 use super::row::{self, Sealed, digest, run_bytes, run_id, tapes};
 use super::shared::Shared;
+use super::state;
 use super::writer::now;
 use crate::contract::ExecutionContract;
 use crate::ids::{CallId, Digest};
@@ -20,28 +21,13 @@ use crate::value::{Map, Value};
 const CALL: &str = "SELECT gseq, run, record, status, (SELECT code FROM codes WHERE hash = runs.code),
   (SELECT shared.record FROM shared WHERE shared.hash = runs.shared), tape FROM runs";
 
-/// A field of a record, which may lie in the part that calls share.
-macro_rules! field {
-    ($path:literal) => {
-        concat!(
-            "coalesce(json_extract(record, '",
-            $path,
-            "'), (SELECT json_extract(shared.record, '",
-            $path,
-            "') FROM shared WHERE shared.hash = runs.shared))"
-        )
-    };
+/// A field of a record, its own or one that it shares.
+fn field(name: &str) -> String {
+    format!(
+        "coalesce(json_extract(record, '$.{name}'), \
+         (SELECT json_extract(shared.record, '$.{name}') FROM shared WHERE shared.hash = runs.shared))"
+    )
 }
-
-/// A call ends `ok`, as an `error`, or `interrupted`, by its host or with its process.
-const ENDED_SO: &str = concat!(
-    "? = iif(",
-    field!("$.agent_outcome"),
-    " = 'INTERRUPTED', 'interrupted', iif(status = 'ok', 'ok', 'error'))"
-);
-
-/// A call of before there were namespaces in records belongs to the default one.
-const IN_NAMESPACE: &str = concat!("coalesce(", field!("$.namespace"), ", 'default') = ?");
 
 /// One call.
 pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Option<StoredCall>> {
@@ -58,21 +44,25 @@ pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Opti
     }
 }
 
-/// Calls that are asked for. By role, method or agent the work does not grow with the history, only with the number of
-/// different methods; only the conditions that are there stand in the statement, so that an index can serve them.
+/// Calls that are asked for. Only the conditions that are there stand in the statement, so that an index can serve them:
+/// the work does not grow with the history, only with what is asked for.
 pub(super) fn calls(connection: &Connection, query: &CallQuery) -> rusqlite::Result<Vec<StoredCall>> {
     let CallQuery { namespace, role, method, agent, agent_name, status, below, since, before, after, limit } = query;
-    let agent = agent.map(|agent| agent.0);
-    let below = below.map(|trace| trace.0.to_be_bytes());
-    let since = since.map(rfc3339);
     let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
-    let others = [namespace, agent_name, status].into_iter().any(Option::is_some);
-    let by_pair = role.is_some() != method.is_some() && agent.is_none() && below.is_none();
-    if by_pair && !others && since.is_none() && after.is_none() {
+    let (agent, below) = (agent.map(|agent| agent.0), below.map(|trace| trace.0.to_be_bytes()));
+    let since = since.map(rfc3339);
+    let one_name = role.is_some() != method.is_some();
+    let others = namespace.is_some() || agent.is_some() || agent_name.is_some() || status.is_some();
+    if one_name && !others && below.is_none() && since.is_none() && after.is_none() {
         let mut one = connection.prepare_cached(&format!("{CALL} WHERE gseq = ?1"))?;
         let places = places(connection, query, before.unwrap_or(i64::MAX), limit)?;
         return places.into_iter().map(|gseq| one.query_row([gseq], stored_call)).collect();
     }
+    // A call of before there were namespaces in records belongs to the default one.
+    let in_namespace = format!("coalesce({}, 'default') = ?", field("namespace"));
+    // A call ends `ok`, as an `error`, or `interrupted`, by its host or with its process.
+    let ended_so =
+        format!("? = iif({} = 'INTERRUPTED', 'interrupted', {})", field("agent_outcome"), field("outcome_status"));
     let conditions: [(&str, Option<&dyn ToSql>); 10] = [
         ("gseq < ?", before.as_ref().map(|before| before as _)),
         ("gseq > ?", after.as_ref().map(|after| after as _)),
@@ -80,8 +70,8 @@ pub(super) fn calls(connection: &Connection, query: &CallQuery) -> rusqlite::Res
         ("method = ?", method.as_ref().map(|method| method as _)),
         ("agent = ?", agent.as_ref().map(|agent| agent as _)),
         ("agent IN (SELECT agent FROM agents WHERE name = ?)", agent_name.as_ref().map(|name| name as _)),
-        (ENDED_SO, status.as_ref().map(|status| status as _)),
-        (IN_NAMESPACE, namespace.as_ref().map(|namespace| namespace as _)),
+        (&ended_so, status.as_ref().map(|status| status as _)),
+        (&in_namespace, namespace.as_ref().map(|namespace| namespace as _)),
         ("trace = ? AND depth > 0", below.as_ref().map(|trace| trace as _)),
         // Both in UTC with six digits: their order as texts is their order in time.
         ("json_extract(record, '$.timestamp') >= ?", since.as_ref().map(|since| since as _)),
@@ -136,6 +126,7 @@ fn stored_call(row: &Row<'_>) -> rusqlite::Result<StoredCall> {
 }
 
 fn effects(connection: &Connection, id: CallId) -> rusqlite::Result<Vec<Map>> {
+    state::check_effects(connection, &run_bytes(id))?;
     let json = |text: Option<String>| text.and_then(|text| Value::from_json(&text).ok()).unwrap_or_default();
     connection
         .prepare_cached(
@@ -199,13 +190,19 @@ pub(super) fn open_agent(
     let id = match find()? {
         Some(id) => id,
         None => {
-            connection
+            let making = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+            let made = making
                 .prepare_cached(
                     "INSERT OR IGNORE INTO agents(namespace, name, role, version, created) VALUES (?1, ?2, ?3, 0, ?4)",
                 )?
                 .execute(params![namespace, name, role, now()])?;
             // Another process may have been quicker; either way it is there now.
-            find()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?
+            let id = find()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+            if made > 0 {
+                state::seal_agent(&making, id)?;
+            }
+            making.commit()?;
+            id
         }
     };
     changed_agent(connection, AgentId(id), -1)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
@@ -217,12 +214,19 @@ pub(super) fn changed_agent(
     id: AgentId,
     version: i64,
 ) -> rusqlite::Result<Option<AgentState>> {
-    // One statement: version and keys of one moment.
+    let changed = connection
+        .prepare_cached("SELECT 1 FROM agents WHERE agent = ?1 AND version > ?2")?
+        .exists(params![id.0, version])?;
+    if !changed {
+        return Ok(None);
+    }
+    // Version, keys and sum of one moment.
+    let _moment = connection.unchecked_transaction()?;
+    state::check_agent(connection, id.0)?;
     let mut statement = connection.prepare_cached(
-        "SELECT role, version, key, value FROM agents LEFT JOIN agent_context USING (agent)
-         WHERE agent = ?1 AND version > ?2",
+        "SELECT role, version, key, value FROM agents LEFT JOIN agent_context USING (agent) WHERE agent = ?1",
     )?;
-    let mut rows = statement.query(params![id.0, version])?;
+    let mut rows = statement.query([id.0])?;
     let mut state: Option<AgentState> = None;
     while let Some(row) = rows.next()? {
         let state = match &mut state {
@@ -257,7 +261,7 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
 
 const PROGRAM: &str =
     "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
-  probeable, uses, failures, failures_in_a_row, state, programs.context, note, created, created_run
+  probeable, uses, failures, failures_in_a_row, state, programs.context, created, created_run, note, program, programs.code
   FROM programs JOIN codes ON codes.hash = programs.code";
 
 /// Programs under one key, newest first, or all.
@@ -266,7 +270,7 @@ pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::
         Some(key) => connection
             .prepare_cached(&format!(
                 "{PROGRAM} WHERE namespace = ?1 AND role = ?2 AND method = ?3 AND contract = ?4 AND shape = ?5
-                 AND programs.language = ?6 AND interface = ?7 AND state <> 'candidate'
+                 AND programs.language = ?6 AND interface = ?7
                  ORDER BY state = 'quarantined', state = 'pinned' DESC, created DESC LIMIT 8"
             ))?
             .query_map(
@@ -279,20 +283,26 @@ pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::
                     key.language.as_str(),
                     key.interface
                 ],
-                saved,
+                |row| saved(connection, row),
             )?
             .collect::<rusqlite::Result<_>>()?,
         None => connection
             .prepare_cached(&format!("{PROGRAM} ORDER BY namespace, role, method, created"))?
-            .query_map([], saved)?
+            .query_map([], |row| saved(connection, row))?
             .collect::<rusqlite::Result<_>>()?,
     };
     Ok(found.into_iter().flatten().collect())
 }
 
-/// `None` for a language that this build does not know.
-fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
+/// `None` for a language that this build does not know, and for what is not what was kept: that is never run.
+fn saved(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
     let Some(language) = Language::from_name(row.get_ref(5)?.as_str()?) else { return Ok(None) };
+    let program = digest(row.get_ref(20)?.as_blob()?);
+    let code = Digest::of_bytes(row.get_ref(7)?.as_str()?.as_bytes());
+    if code != digest(row.get_ref(21)?.as_blob()?) || !state::program_fits(connection, &program)? {
+        tracing::error!(%program, "a kept program was changed in the store by something else; it is not run");
+        return Ok(None);
+    }
     let text = |index: usize| row.get::<_, String>(index).map(|text| text.as_str().into());
     let inputs = match Value::from_json(row.get_ref(10)?.as_str()?) {
         Ok(Value::List(inputs)) => inputs,
@@ -326,10 +336,10 @@ fn saved(row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
         failures: row.get::<_, i64>(13)?.unsigned_abs(),
         failures_in_a_row: row.get(14)?,
         state: ProgramState::from_name(row.get_ref(15)?.as_str()?).unwrap_or_default(),
-        note: row.get::<_, Option<String>>(17)?.as_deref().map(Arc::from),
         origin: Origin {
-            created: u64::try_from(row.get::<_, i64>(18)?).ok().map(|at| UNIX_EPOCH + Duration::from_micros(at)),
-            call: row.get::<_, Option<Vec<u8>>>(19)?.map(|bytes| run_id(&bytes)),
+            created: u64::try_from(row.get::<_, i64>(17)?).ok().map(|at| UNIX_EPOCH + Duration::from_micros(at)),
+            call: row.get::<_, Option<Vec<u8>>>(18)?.map(|bytes| run_id(&bytes)),
         },
+        note: row.get::<_, Option<String>>(19)?.as_deref().map(Arc::from),
     }))
 }

@@ -12,7 +12,7 @@ const APPLICATION_ID: i32 = 0x4344_4E5A;
 pub(super) const VERSION: i32 = STEPS.len() as i32;
 
 /// What leads from each version to the next. A new store takes all steps, so each is tried every time.
-const STEPS: [&str; 2] = [VERSION_1, VERSION_2];
+const STEPS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
 
 /// Ended runs are appended and never changed: the triggers say so to every program that opens the file.
 const VERSION_1: &str = "
@@ -75,6 +75,13 @@ CREATE TABLE tools(
 ) STRICT, WITHOUT ROWID;
 ";
 
+/// Seals of what changes; see `state`.
+const VERSION_3: &str = "
+ALTER TABLE agents ADD COLUMN sum BLOB;
+ALTER TABLE programs ADD COLUMN seal BLOB;
+ALTER TABLE effects ADD COLUMN seal BLOB;
+";
+
 /// Settings of every connection.
 pub(super) fn configure(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.busy_handler(Some(super::patience))?;
@@ -91,10 +98,12 @@ pub(super) fn configure(connection: &mut Connection) -> rusqlite::Result<()> {
 pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
     let refused = |error: rusqlite::Error| super::failure(&error, path);
     configure(connection).map_err(refused)?;
-    let (application, version) = marks(connection).map_err(refused)?;
+    // In one transaction: another process may be making the store just now.
+    let reading = connection.transaction().map_err(refused)?;
+    let (application, version) = marks(&reading).map_err(refused)?;
+    let tables: i64 = reading.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(refused)?;
+    drop(reading);
     if application != APPLICATION_ID {
-        let tables: i64 =
-            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(refused)?;
         if application != 0 || tables > 0 {
             return Err(StoreError::Foreign { path: path.to_owned() });
         }
@@ -102,6 +111,12 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), St
         return Err(StoreError::Future { path: path.to_owned(), version, known: VERSION });
     }
     connection.pragma_update(None, "journal_mode", "wal").map_err(refused)?;
+    // Where that fails, SQLite goes on with what there is, without an error.
+    let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).map_err(refused)?;
+    if mode != "wal" {
+        let message = format!("its log cannot be switched on, it stays {mode:?}");
+        return Err(StoreError::Io { path: path.to_owned(), message });
+    }
     connection.pragma_update(None, "synchronous", "full").map_err(refused)?;
     if version < VERSION {
         let transaction =
@@ -112,6 +127,7 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), St
             for step in STEPS.iter().skip(usize::try_from(version).unwrap_or_default()) {
                 transaction.execute_batch(step).map_err(refused)?;
             }
+            super::state::seal_everything(&transaction).map_err(refused)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(refused)?;
             transaction.pragma_update(None, "user_version", VERSION).map_err(refused)?;
         }

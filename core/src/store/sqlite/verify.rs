@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row};
 
+use super::anchors::{self, Anchor};
 use super::row::{HASHES, Sealed, digest, run_bytes, run_id};
 use super::shared::Shared;
-use super::{anchors, failure, read, scan};
+use super::{failure, read, scan, state};
 use crate::canonical::HASH_OF_NULL;
 use crate::contract::ExecutionContract;
 use crate::ids::{CallId, Digest};
@@ -21,22 +22,54 @@ use crate::value::Value;
 /// Contracts, programs and shared parts that are remembered as whole, of each kind.
 const CHECKED: usize = 4_096;
 
-/// At opening: the newest anchor must be in the file. A cut or rolled back file is not served silently.
-pub(super) fn check_newest_anchor(connection: &Connection, path: &Path) -> Result<(), StoreError> {
-    anchors::newest(path).map_or(Ok(()), |anchor| check_anchor(connection, path, anchor))
+/// At opening: the newest anchors must be in the file. A cut or rolled back file is not served silently.
+pub(super) fn check_newest_anchors(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    check_anchors(connection, path, anchors::newest(path))
 }
 
-fn check_anchor(connection: &Connection, path: &Path, (gseq, seal): (i64, Digest)) -> Result<(), StoreError> {
+fn check_anchors(connection: &Connection, path: &Path, anchors: Vec<Anchor>) -> Result<(), StoreError> {
+    anchors.into_iter().try_for_each(|anchor| match anchor {
+        Anchor::Call { gseq, seal } => check_call(connection, path, gseq, &seal),
+        Anchor::Context { agent, version, sum } => check_context(connection, path, agent, (version, &sum)),
+    })
+}
+
+fn check_call(connection: &Connection, path: &Path, gseq: i64, seal: &Digest) -> Result<(), StoreError> {
     let found = connection
         .query_row("SELECT seal FROM runs WHERE gseq = ?1", [gseq], |row| row.get::<_, Vec<u8>>(0))
         .optional()
         .map_err(|error| failure(&error, path))?;
     match found {
-        Some(found) if digest(&found) == seal => Ok(()),
+        Some(found) if digest(&found) == *seal => Ok(()),
         Some(_) => Err(tampered(None, gseq, "its seal is not the one that was anchored".to_owned())),
         None => {
             let message = "it was anchored and is missing: the store was cut or rolled back".to_owned();
             Err(tampered(None, gseq, message))
+        }
+    }
+}
+
+fn check_context(
+    connection: &Connection,
+    path: &Path,
+    agent: i64,
+    (version, sum): (i64, &Digest),
+) -> Result<(), StoreError> {
+    let found = connection
+        .query_row("SELECT version, sum FROM agents WHERE agent = ?1", [agent], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, Option<Vec<u8>>>(1)?.unwrap_or_default()))
+        })
+        .optional()
+        .map_err(|error| failure(&error, path))?;
+    match found {
+        Some((found, _)) if found > version => Ok(()),
+        Some((found, stored)) if found == version && digest(&stored) == *sum => Ok(()),
+        Some(_) | None => {
+            let what = format!("agent number {agent} is not at the version {version} that was anchored");
+            Err(StoreError::Corrupt {
+                path: path.to_owned(),
+                message: format!("{what}: the store was cut or rolled back"),
+            })
         }
     }
 }
@@ -319,7 +352,21 @@ pub(super) fn everything(connection: &Connection, path: &Path) -> Result<VerifyR
     let mut report = VerifyReport { calls: 0, entries: 0 };
     let mut previous = Digest([0; 32]);
     let mut checked = Checked::default();
-    let mut anchors = anchors::read(path).into_iter().peekable();
+    let anchors = anchors::read(path).map_err(|line| StoreError::Corrupt {
+        path: path.to_owned(),
+        message: format!("line {line} of its anchors was changed"),
+    })?;
+    let contexts = anchors.iter().filter(|anchor| matches!(anchor, Anchor::Context { .. })).cloned().collect();
+    let mut calls: Vec<(i64, Digest)> = anchors
+        .into_iter()
+        .filter_map(|anchor| match anchor {
+            Anchor::Call { gseq, seal } => Some((gseq, seal)),
+            Anchor::Context { .. } => None,
+        })
+        .collect();
+    // Processes write them when they come to it.
+    calls.sort_unstable_by_key(|(gseq, _)| *gseq);
+    let mut anchors = calls.into_iter().peekable();
     let query = format!("{}, {} FROM runs ORDER BY gseq", Place::SELECT, Sealed::COLUMNS);
     let mut statement = connection.prepare_cached(&query).map_err(failed)?;
     let mut rows = statement.query([]).map_err(failed)?;
@@ -342,7 +389,11 @@ pub(super) fn everything(connection: &Connection, path: &Path) -> Result<VerifyR
             let message = format!("calls up to {gseq} were anchored: the end of the store is missing");
             Err(tampered(None, report.calls + 1, message))
         }
-        Some(_) | None => Ok(report),
+        Some(_) | None => {
+            check_anchors(connection, path, anchors::newest_of(contexts))?;
+            state::check_everything(connection, path)?;
+            Ok(report)
+        }
     }
 }
 

@@ -26,17 +26,23 @@ pub(super) fn use_open_file_locks() {
 /// Descriptors of stores that are open, one bit each.
 static OPEN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
+/// The word of a descriptor and its bit; none for what is no descriptor.
+fn place(descriptor: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let descriptor = usize::try_from(descriptor).ok()?;
+    Some((OPEN.get(descriptor / 64)?, 1 << (descriptor % 64)))
+}
+
 /// Notes that a descriptor of a store was opened: a forked child closes it.
 pub(super) fn opened(descriptor: c_int) {
-    if let Some(word) = usize::try_from(descriptor / 64).ok().and_then(|index| OPEN.get(index)) {
-        word.fetch_or(1 << (descriptor % 64), Ordering::AcqRel);
+    if let Some((word, bit)) = place(descriptor) {
+        word.fetch_or(bit, Ordering::AcqRel);
     }
 }
 
 /// Notes that a descriptor is about to be closed.
 pub(super) fn closing(descriptor: c_int) {
-    if let Some(word) = usize::try_from(descriptor / 64).ok().and_then(|index| OPEN.get(index)) {
-        word.fetch_and(!(1 << (descriptor % 64)), Ordering::AcqRel);
+    if let Some((word, bit)) = place(descriptor) {
+        word.fetch_and(!bit, Ordering::AcqRel);
     }
 }
 

@@ -16,7 +16,7 @@ use super::queue::{self, Job, Queue, Rested};
 use super::row::{Sealed, digest, run_bytes};
 use super::same_file::SameFile;
 use super::shared::{Seen, Shared};
-use super::{failure, schema};
+use super::{failure, schema, state};
 use crate::ids::{CallId, Digest};
 use crate::log::record::CallRecord;
 use crate::provider::secret;
@@ -128,6 +128,8 @@ pub(super) fn write_jobs(queue: &Queue, connection: Connection, path: &Path, own
     let mut jobs: Vec<Job> = Vec::new();
     // After a failed flush the system may have forgotten pages: that connection is not asked again (P12).
     let mut connection = Some(connection);
+    // Open, but not used, until there is another: the first to open a log alone finds in it what was refused.
+    let mut failed: Vec<Connection> = Vec::new();
     let mut last_tries = None;
     loop {
         if jobs.is_empty() && !rest(queue, &mut state, path) {
@@ -138,7 +140,7 @@ pub(super) fn write_jobs(queue: &Queue, connection: Connection, path: &Path, own
         let group = &jobs[..jobs.len().min(GROUP)];
         let written = match &mut connection {
             Some(connection) => write_group(connection, group, path, owner, &mut state, &mut memory),
-            None => reopen(path, &mut state)
+            None => reopen(path, owner, &mut state)
                 .and_then(|fresh| write_group(connection.insert(fresh), group, path, owner, &mut state, &mut memory)),
         };
         match written {
@@ -150,6 +152,7 @@ pub(super) fn write_jobs(queue: &Queue, connection: Connection, path: &Path, own
                 {
                     tracing::warn!(%error, "other processes do not hear what was decided about programs");
                 }
+                failed.drain(..).for_each(super::abandon);
                 if state.anchors.due(state.gseq) {
                     state.anchor(path);
                 }
@@ -168,6 +171,16 @@ pub(super) fn write_jobs(queue: &Queue, connection: Connection, path: &Path, own
             Err(told) => {
                 memory.forget();
                 queue.set_trouble(Some(told.clone()));
+                if !matches!(told, StoreError::Busy { .. })
+                    && let Some(asked) = connection.take()
+                {
+                    failed.push(asked);
+                    // Before anybody is told, so that what was refused is gone even if this process dies next.
+                    connection = reopen(path, owner, &mut state).ok();
+                }
+                if connection.is_some() {
+                    failed.drain(..).for_each(super::abandon);
+                }
                 jobs.retain(|job| match job {
                     Job::Write(_, Some(ack)) | Job::Sync(ack) => {
                         ack.answer(Err(told.clone()));
@@ -175,11 +188,6 @@ pub(super) fn write_jobs(queue: &Queue, connection: Connection, path: &Path, own
                     }
                     Job::Write(_, None) => true,
                 });
-                if !matches!(told, StoreError::Busy { .. })
-                    && let Some(failed) = connection.take()
-                {
-                    super::abandon(failed);
-                }
                 if jobs.is_empty() {
                     continue;
                 }
@@ -209,25 +217,29 @@ fn decides_about_programs(job: &Job) -> bool {
     })
 }
 
-/// A connection in place of one that failed.
-fn reopen(path: &Path, state: &mut Last) -> Result<Connection, StoreError> {
+/// A connection in place of one that failed, and nothing left of what that one was refused.
+fn reopen(path: &Path, owner: i64, state: &mut Last) -> Result<Connection, StoreError> {
     let failed = |error: rusqlite::Error| failure(&error, path);
     state.file.check(path)?;
     let mut fresh = super::connect(path, false)?;
-    // A commit whose flush failed was refused, and lies whole behind the end of the log: without this, a process that
-    // dies now would leave it to be found. Before this connection learns to wait for others, who may read the log long.
-    match fresh.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed) {
-        Ok(()) | Err(StoreError::Full { .. } | StoreError::Busy { .. }) => {}
-        Err(error) => {
-            super::abandon(fresh);
-            return Err(error);
-        }
-    }
     schema::configure(&mut fresh).map_err(failed)?;
+    if let Err(error) = bury(&fresh, owner).map_err(failed)
+        && !matches!(error, StoreError::Full { .. } | StoreError::Busy { .. })
+    {
+        super::abandon(fresh);
+        return Err(error);
+    }
     fresh.pragma_update(None, "synchronous", "full").map_err(failed)?;
     let found = Last::read(&fresh).map_err(failed)?;
     (state.gseq, state.seal) = (found.gseq, found.seal);
     Ok(fresh)
+}
+
+/// A commit whose flush failed was refused, and lies whole behind the end of the log, where the next process would find
+/// it. The next commit comes to lie on top of it: this one, which needs no flush, for it says nothing.
+fn bury(fresh: &Connection, owner: i64) -> rusqlite::Result<()> {
+    fresh.pragma_update(None, "synchronous", "off")?;
+    fresh.execute("UPDATE owners SET started = started + 1 WHERE owner = ?1", [owner]).map(drop)
 }
 
 /// Waits for work: looks for it now and then for a while, then sleeps. False when nobody can send any more.
@@ -263,6 +275,8 @@ struct Memory {
     seen: Seen,
     /// Uses that are not written yet.
     uses: BTreeMap<Digest, Uses>,
+    /// Versions and sums of agents that change in this transaction.
+    contexts: BTreeMap<i64, (i64, Digest)>,
 }
 
 /// How a program did in some uses, one after the other.
@@ -281,10 +295,12 @@ impl Memory {
         self.there.clear();
         self.uses.clear();
         self.closed.clear();
+        self.contexts.clear();
     }
 
     /// A transaction is in the file.
-    fn committed(&mut self) {
+    fn committed(&mut self, state: &mut Last) {
+        state.anchors.note(std::mem::take(&mut self.contexts));
         for run in self.closed.drain(..) {
             self.open.remove(&run);
         }
@@ -414,7 +430,7 @@ fn write_at_once(
     }
     memory.write_uses(&transaction)?;
     transaction.commit()?;
-    memory.committed();
+    memory.committed(state);
     (state.gseq, state.seal) = end;
     Ok(jobs.iter().map(|_| Ok(())).collect())
 }
@@ -454,7 +470,7 @@ fn write_one_by_one(
         results.push(result);
     }
     transaction.commit()?;
-    memory.committed();
+    memory.committed(state);
     (state.gseq, state.seal) = end;
     Ok(results)
 }
@@ -490,7 +506,7 @@ fn write(
         Change::Intent(intent) => {
             let args = crate::log::masked(&Value::Map(intent.args.clone())).to_json();
             connection
-                .prepare_cached("INSERT INTO effects VALUES (?1, ?2, ?3, ?4, ?5, 'started', NULL, ?6)")?
+                .prepare_cached("INSERT INTO effects VALUES (?1, ?2, ?3, ?4, ?5, 'started', NULL, ?6, NULL)")?
                 .execute(params![
                     run_bytes(intent.run),
                     intent.call_no,
@@ -499,6 +515,7 @@ fn write(
                     intent.idem_key.0,
                     intent.effect.as_str()
                 ])?;
+            state::seal_effect(connection, &run_bytes(intent.run), intent.call_no)?;
         }
         Change::Effect { run, call_no, result } => {
             let (status, value) = match result {
@@ -508,6 +525,7 @@ fn write(
             connection
                 .prepare_cached("UPDATE effects SET status = ?3, result = ?4 WHERE run = ?1 AND call_no = ?2")?
                 .execute(params![run_bytes(*run), call_no, status, value.to_json()])?;
+            state::seal_effect(connection, &run_bytes(*run), *call_no)?;
         }
         Change::Ended { record, agent } => {
             let sealed = seal(connection, record, memory)?;
@@ -518,19 +536,7 @@ fn write(
             }
         }
         Change::Context { agent, writes } => {
-            for (key, value) in writes {
-                match value {
-                    Some(value) => connection
-                        .prepare_cached("INSERT OR REPLACE INTO agent_context VALUES (?1, ?2, ?3)")?
-                        .execute(params![agent.0, key, secret::scrub(&value.to_json())])?,
-                    None => connection
-                        .prepare_cached("DELETE FROM agent_context WHERE agent = ?1 AND key = ?2")?
-                        .execute(params![agent.0, key])?,
-                };
-            }
-            connection
-                .prepare_cached("UPDATE agents SET version = version + 1 WHERE agent = ?1")?
-                .execute([agent.0])?;
+            memory.contexts.insert(agent.0, state::write_context(connection, agent.0, writes)?);
         }
         Change::Kept { program, run } => {
             let key = &program.key;
@@ -572,6 +578,7 @@ fn write(
                     Some(program.pins.to_value()).filter(|pins| *pins != Value::Null).map(|pins| pins.to_json()),
                     program.note.as_deref().map(secret::scrub),
                 ])?;
+            state::seal_program(connection, &program.id())?;
         }
         Change::State { program, state } => {
             memory.write_uses(connection)?;
@@ -580,6 +587,7 @@ fn write(
                     "UPDATE programs SET state = ?2, note = NULL, failures_in_a_row = 0 WHERE program = ?1",
                 )?
                 .execute(params![program.0, state.as_str()])?;
+            state::seal_program(connection, program)?;
         }
         Change::Deleted { program } => {
             memory.write_uses(connection)?;
@@ -648,9 +656,12 @@ fn append(
 fn close(connection: &Connection, run: CallId) -> rusqlite::Result<()> {
     connection.prepare_cached("DELETE FROM open_runs WHERE run = ?1")?.execute([run_bytes(run)])?;
     // A tool whose answer was never stored: nobody knows what it did (P5).
-    connection
+    let unknown = connection
         .prepare_cached("UPDATE effects SET status = 'unknown' WHERE run = ?1 AND status = 'started'")?
         .execute([run_bytes(run)])?;
+    if unknown > 0 {
+        state::seal_effects(connection, &run_bytes(run))?;
+    }
     Ok(())
 }
 
@@ -675,9 +686,12 @@ pub(super) fn recover(connection: &mut Connection, dead: &[i64]) -> rusqlite::Re
             };
             let sealed = Sealed::interrupted(record, digest(&contract));
             let run = super::row::run_id(&run);
-            append(&transaction, run, None, &sealed, &mut end)?;
+            // One that has ended all the same only needs to be closed.
+            if !transaction.prepare_cached("SELECT 1 FROM runs WHERE run = ?1")?.exists([run_bytes(run)])? {
+                append(&transaction, run, None, &sealed, &mut end)?;
+                recovered += 1;
+            }
             close(&transaction, run)?;
-            recovered += 1;
         }
         transaction.execute("DELETE FROM owners WHERE owner = ?1", [owner])?;
     }
