@@ -117,7 +117,7 @@ fn call_reads_json_where_it_parses_and_prints_the_value_alone() {
         let ran = world.run(&arguments);
         assert_eq!((ran.code, ran.out.as_str()), (Some(0), out), "{arguments:?}: {}", ran.err);
     }
-    let ran = world.run(&["call", "calculator", "add", "2", "3", "--json"]);
+    let ran = World::new().run(&["call", "calculator", "add", "2", "3", "--json"]);
     let envelope: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!((&envelope["status"], &envelope["value"]), (&"ok".into(), &5.into()));
     assert_eq!(envelope["metadata"]["source"], "library");
@@ -265,7 +265,7 @@ fn calls_show_tail_and_programs_read_a_log() {
     for command in ["calls", "tail", "programs"] {
         check(&world.run(&[command, "missing.jsonl"]), 4, &["missing.jsonl: No such file"]);
     }
-    check(&world.run(&["calls"]), 4, &["state/cadenza/calls.jsonl"]);
+    check(&World::new().run(&["calls"]), 4, &["state/cadenza/calls.jsonl"]);
 }
 
 #[test]
@@ -392,7 +392,7 @@ fn conform_reports_as_text_and_as_json() {
     check(
         &world.run(&["conform", &plain]),
         0,
-        &["pass  plain.calculator", "passed, 0 failed (runtime rust, programs in lua)"],
+        &["pass  plain.calculator", "passed, 0 failed (runtime rust, programs in lua, store "],
     );
 }
 
@@ -499,7 +499,11 @@ fn a_base_url_is_an_address_and_nothing_else() {
         assert!(!(ran.out + &ran.err).contains("hunter2"), "{url}");
     }
     let ran = world.run(&["config", "--model", "opanai:x"]);
-    check(&ran, 4, &["--model: option \"model\": no provider", "providers: openai, openai-compatible, library)"]);
+    check(
+        &ran,
+        4,
+        &["--model: option \"model\": no provider", "providers: openai, openai-compatible, library, replay)"],
+    );
 }
 
 #[test]
@@ -557,7 +561,7 @@ fn without_a_store_of_its_own_a_call_is_kept_in_the_users() {
         let ran = world.run(&arguments);
         check(&ran, 0, &[]);
         assert_eq!(ran.err, "");
-        ["generated", "reused"].map(|source| ran.out.contains(&format!("\"source\":\"{source}\"")))
+        ["library", "reused"].map(|source| ran.out.contains(&format!("\"source\":\"{source}\"")))
     });
     assert_eq!(sources, [[true, false], [false, true]], "the next process has the program");
     assert!(world.path("data/cadenza/store.db").is_file());
@@ -567,7 +571,7 @@ fn without_a_store_of_its_own_a_call_is_kept_in_the_users() {
     check(&world.run(&["verify"]), 0, &["intact: 2 call(s)"]);
     let mut command = world.command(&arguments);
     command.env("CADENZA_STORE", ":memory:");
-    check(&finished(command), 0, &["generated"]);
+    check(&finished(command), 0, &["library"]);
     check(&world.run(&["verify"]), 0, &["intact: 2 call(s)"]);
 }
 
@@ -792,7 +796,9 @@ fn where_programs_are_locked_the_outcome_names_what_is_missing() {
     check(&shape, 3, &["with arguments of the shape \"s\""]);
     // What people change is not locked until they say so.
     world.write("new.lua", "return 7");
-    check(&world.run(&["programs", "edit", "calculator.add", "--file", "new.lua"]), 0, &[]);
+    let edit = ["programs", "edit", "calculator.add", "--file", "new.lua"];
+    check(&world.run(&edit), 1, &["add(2, 3) gave 5; the new program gives 7", "--accept"]);
+    check(&world.run(&[&edit[..], &["--accept"]].concat()), 0, &["version 2  pinned"]);
     assert_eq!(locked(&["calculator", "add", "20", "30"]).out, "50\n");
     check(&world.run(&["programs", "quarantine", &newest(&world, "add")]), 0, &[]);
     check(&world.run(&["programs", "delete", "calculator.add"]), 4, &["means several programs"]);
