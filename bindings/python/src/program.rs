@@ -33,6 +33,9 @@ impl PyProgram {
     }
 
     pub(crate) fn set_state(&self, py: Python<'_>, state: ProgramState) -> PyResult<Self> {
+        if state == ProgramState::Candidate {
+            return Err(PyValueError::new_err("people make a program active, pinned or quarantined, and no candidate"));
+        }
         let id = self.listed.id;
         let set = py.detach(|| self.runtime.set_program_state(id, state)).map_err(|error| store_error(&error))?;
         if !set {
@@ -50,8 +53,9 @@ pub(crate) fn register(py: Python<'_>) -> PyResult<()> {
 }
 
 pub(crate) fn program_state(name: &str) -> PyResult<ProgramState> {
-    ProgramState::from_name(name)
-        .ok_or_else(|| PyValueError::new_err(format!("a state is active, pinned or quarantined, got {name:?}")))
+    ProgramState::from_name(name).ok_or_else(|| {
+        PyValueError::new_err(format!("a state is active, pinned, quarantined or candidate, got {name:?}"))
+    })
 }
 
 /// What the repertoire refuses, as Python says it.
@@ -100,7 +104,8 @@ impl PyProgram {
         self.listed.saved.key.language.as_str()
     }
 
-    /// "active", "pinned" (it comes before all others) or "quarantined": by people, or because it kept failing.
+    /// "active", "pinned" (it comes before all others), "quarantined" (by people, or because it kept failing) or "candidate":
+    /// it answers recorded calls otherwise, as `note` says, and does not run until somebody approves it.
     #[getter]
     fn state(&self) -> &'static str {
         self.listed.state().as_str()
@@ -146,6 +151,12 @@ impl PyProgram {
     #[getter]
     fn failures(&self) -> u64 {
         self.listed.saved.failures
+    }
+
+    /// What speaks against it: recorded calls that it answers otherwise.
+    #[getter]
+    fn note(&self) -> Option<&str> {
+        self.listed.saved.note.as_deref()
     }
 
     /// Whether it is no longer used.

@@ -697,6 +697,9 @@ impl Registry {
         influences: &mut dyn FnMut(&Program, usize) -> bool,
     ) -> Result<Arc<Kept>, ReuseReason> {
         let mut try_one = |kept: &Kept| {
+            if kept.state == ProgramState::Candidate {
+                return Err(ReuseReason::NoProgram);
+            }
             if kept.quarantined() {
                 return Err(ReuseReason::Quarantined);
             }

@@ -16,6 +16,7 @@ use crate::value::{Map, Value};
 
 pub use crate::message::{ModelReply, RawToolCall, Usage};
 
+mod absent;
 #[cfg(feature = "http")]
 mod classify;
 #[cfg(feature = "http")]

@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::absent::Absent;
 use super::library::{Library, nearest};
 use super::replay::{Recorded, Replay};
 use super::targets::Targets;
@@ -59,6 +60,8 @@ pub struct ModelSettings<'a> {
     pub configured: Option<ModelSpec>,
     /// An environment variable by name; `None` here is an empty environment.
     pub environment: Option<Environment<'a>>,
+    /// No model is ever asked (`reuse = "locked"`): then one without its key will do.
+    pub nobody_asks: bool,
     /// What `replay:ID` plays; `None` where nothing is recorded.
     pub recorded: Option<RecordedCalls<'a>>,
 }
@@ -189,6 +192,13 @@ pub fn resolve(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Resolve
     let (spec, origin) = choose(spec, settings, &mut notes);
     match one(&spec, settings) {
         Ok(provider) => Ok(Resolved { provider, origin, notes }),
+        Err(problem @ (ResolveProblem::NoKey { .. } | ResolveProblem::KeyFile { .. })) if settings.nobody_asks => {
+            let name = match &spec {
+                ModelSpec::Name(name) => short(name),
+                ModelSpec::Targets(_) | ModelSpec::Provider(_) | ModelSpec::Default => "none".to_owned(),
+            };
+            Ok(Resolved { provider: Arc::new(Absent::new(name, problem.to_string())), origin, notes })
+        }
         Err(problem) => Err(ResolveError { origin, problem }),
     }
 }

@@ -85,7 +85,7 @@ impl Runtime {
     pub fn eject(&self, role: &str, method: Option<&str>, folder: &Path) -> Result<Vec<PathBuf>, RepertoireError> {
         let query = ProgramQuery { role: Some(role.to_owned()), ..ProgramQuery::default() };
         let mut learned = self.programs(&query)?;
-        learned.retain(|listed| listed.state() != ProgramState::Quarantined);
+        learned.retain(|listed| listed.saved.is_offered());
         let chosen = offered_first(&learned);
         let wanted: Vec<&Listed> = chosen
             .iter()

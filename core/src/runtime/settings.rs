@@ -283,6 +283,7 @@ pub(crate) fn resolve_model(
         output: options.output.unwrap_or_default(),
         configured: None,
         environment: Some(&environment),
+        nobody_asks: options.reuse == Some(Reuse::Locked),
         recorded: Some(&recorded),
     };
     provider::resolve(model, &settings)

@@ -42,7 +42,7 @@ enum Action {
     History(One),
     /// Let a program come before all others of its method
     Pin(One),
-    /// Leave a program to its evidence again: neither pinned nor quarantined
+    /// Leave a program to its evidence again: neither pinned nor quarantined, and no candidate any more
     Approve(One),
     /// Put a program aside: it does not run any more
     Quarantine(One),
@@ -345,12 +345,14 @@ impl Eject {
 }
 
 impl StoreArgs {
-    /// Tells how a program is now.
+    /// Tells how a program is now, and what it answers otherwise than before.
     fn tell(&self, listed: &Listed, style: Style) {
         if self.json {
-            say_json(&Value::Map(listed.to_map()));
-        } else {
-            say(&line(listed, style));
+            return say_json(&Value::Map(listed.to_map()));
+        }
+        say(&line(listed, style));
+        if let Some(note) = &listed.saved.note {
+            say(&format!("{} {}", style.bad("differs:"), printable(note)));
         }
     }
 }
@@ -433,10 +435,12 @@ fn facts(listed: &Listed, values: &[Option<Value>]) -> Vec<(String, String)> {
         ("created", format!("{created}{made}")),
         ("uses", format!("{}, {} failed, {} in a row", saved.uses, saved.failures, saved.failures_in_a_row)),
         ("shape", key.shape.clone()),
+        ("differs", saved.note.as_deref().unwrap_or_default().to_owned()),
     ]
     .into_iter()
     .map(|(name, value)| (name.to_owned(), value))
     .collect();
+    facts.retain(|(name, value)| name != "differs" || !value.is_empty());
     let inputs = listed.input_names().into_iter().zip(&listed.inputs).enumerate();
     for (index, ((name, kind), input)) in inputs {
         let value = values.get(index).and_then(Option::as_ref).map(|value| cut(&value.to_json(), 60));

@@ -57,7 +57,7 @@ pub(super) fn render(call: &CallRecord, own: &mut String, common: &mut String) {
         let out = match name {
             "code" => return,
             "args" | "kwargs" | "call_id" | "trace_id" | "parent_call_id" | "depth" | "duration_ms" | "timestamp"
-            | "value" | "transcript_head" | "context" | "outcome_value" => &mut *own,
+            | "value" | "transcript_head" | "context" | "outcome_value" | "agent" => &mut *own,
             _ => &mut *common,
         };
         out.push_str(",\"");

@@ -147,7 +147,7 @@ pub(super) fn write_jobs(queue: &Queue, connection: Connection, path: &Path, own
             Ok(results) => {
                 queue.set_trouble(None);
                 // Told before anybody is answered: who decided it and who hears of it next agree.
-                if jobs.iter().any(decides_about_programs)
+                if group.iter().any(decides_about_programs)
                     && let Err(error) = locks.revise()
                 {
                     tracing::warn!(%error, "other processes do not hear what was decided about programs");
