@@ -13,6 +13,7 @@ use cadenza_core::outcome::{AgentOutcome, ErrorType, Outcome, ProgramSource, Rea
 use cadenza_core::program::Language;
 use cadenza_core::provider::{ModelRequest, ModelSpec, ProviderError, ProviderErrorClass, Scripted, Secret, Usage};
 use cadenza_core::runtime::options::{LogOption, Options};
+use cadenza_core::runtime::repertoire::ProgramQuery;
 use cadenza_core::runtime::replay::replay_record;
 use cadenza_core::runtime::{Runtime, spawn, wait};
 use cadenza_core::tools::Tool;
@@ -320,8 +321,8 @@ fn a_reused_program_that_fails_is_rolled_back_repaired_once_and_counted() {
     let repaired = call(&calc, "work", &[]);
     assert_eq!((repaired.value(), source(&repaired)), (&10.into(), ProgramSource::Generated));
     assert_eq!(requests.load(Ordering::SeqCst), 2);
-    let kept = calc.runtime().programs(Some("calculator"));
-    let failures: Vec<_> = kept.iter().map(|listed| (listed.kept.version, listed.kept.failures())).collect();
+    let kept = calc.runtime().programs(&ProgramQuery::default()).unwrap();
+    let failures: Vec<_> = kept.iter().map(|listed| (listed.saved.version, listed.saved.failures)).collect();
     assert_eq!(failures, [(1, 1), (2, 0)]);
     assert_eq!(source(&call(&calc, "work", &[])), ProgramSource::Reused, "the repaired program is the newest");
 }

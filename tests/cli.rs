@@ -598,3 +598,209 @@ fn processes_that_begin_at_once_share_a_fresh_default_store() {
     }
     check(&world.run(&["verify"]), 0, &["intact: 6 call(s)"]);
 }
+
+/// A store with two programs: `calculator.add` and `counter.increment` of the agent `tally`.
+fn with_store() -> World {
+    let world = World::new();
+    check(&world.run(&["call", "calculator", "add", "2", "3", "--store", "app.db"]), 0, &["5"]);
+    check(&world.run(&["call", "counter", "increment", "--store", "app.db", "--name", "tally"]), 0, &["1"]);
+    world.write("cadenza.toml", "store = \"app.db\"\n");
+    world
+}
+
+fn json(ran: &Ran) -> Vec<serde_json::Value> {
+    assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
+    ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn programs_of_a_store_are_listed_shown_and_changed() {
+    let world = with_store();
+    let listed = json(&world.run(&["programs", "app.db", "--json"]));
+    assert_eq!(listed.len(), 2);
+    let id = listed[0]["id"].as_str().unwrap();
+    assert_eq!((&listed[0]["method"], &listed[0]["state"]), (&"add".into(), &"active".into()));
+    assert_eq!(json(&world.run(&["programs", "list", "--json"])), listed);
+    assert_eq!(json(&world.run(&["programs", "--store", "app.db", "--role", "counter", "--json"])).len(), 1);
+    check(&world.run(&["programs", "app.db", "--code"]), 0, &[&id[..8], "calculator.add version 1  active", "return"]);
+    let shown = world.run(&["programs", "show", &id[..6]]);
+    check(&shown, 0, &[id, "by call", "args[1]", "number", "checksum", "program\n"]);
+    check(&world.run(&["programs", "show", "calculator.add", "--color", "always"]), 0, &["\u{1b}[35mreturn\u{1b}[0m"]);
+    assert_eq!(json(&world.run(&["programs", "show", "calculator.add", "--json"]))[0]["inputs"][0]["value"], 2);
+
+    world.write("new.lua", "return args[1] * args[2]\n");
+    let edited = json(&world.run(&["programs", "edit", "calculator.add", "--file", "new.lua", "--json"]));
+    assert_eq!((&edited[0]["version"], &edited[0]["state"]), (&2.into(), &"pinned".into()));
+    let second = edited[0]["id"].as_str().unwrap();
+    let call = ["call", "calculator", "add", "4", "5", "--store", "app.db"];
+    assert_eq!(world.run(&call).out, "20\n");
+    check(&world.run(&["programs", "history", "calculator.add"]), 0, &["version 1  active", "version 2  pinned"]);
+    check(&world.run(&["programs", "diff", second]), 0, &["+return args[1] * args[2]", "--- calculator.add version 1"]);
+    let diff = json(&world.run(&["programs", "diff", second, id, "--json"]));
+    assert!(diff[0]["diff"].as_str().unwrap().contains("-") && diff[0]["old"] == second, "{diff:?}");
+    check(&world.run(&["programs", "diff", id, id]), 0, &["the texts are equal"]);
+    check(&world.run(&["programs", "quarantine", second]), 0, &["version 2  quarantined"]);
+    assert_eq!(world.run(&call).out, "9\n");
+    check(&world.run(&["programs", "approve", second]), 0, &["version 2  active"]);
+    check(&world.run(&["programs", "pin", id]), 0, &["version 1  pinned"]);
+    check(&world.run(&["programs", "--state", "pinned"]), 0, &["version 1  pinned"]);
+    assert_eq!(json(&world.run(&["programs", "delete", second, "--json"]))[0]["deleted"], second);
+    check(&world.run(&["programs", "history", id]), 0, &["version 1"]);
+    let shown = world.run(&["show", "last"]);
+    check(&shown, 0, &["a kept program ran"]);
+    check(&world.run(&["verify"]), 0, &["intact"]);
+}
+
+#[test]
+fn an_editor_changes_a_program_and_one_that_fails_loses_nothing() {
+    let world = with_store();
+    let edit = |editor: &str| {
+        let mut command = world.command(&["programs", "edit", "calculator.add"]);
+        command.env("EDITOR", editor).env("TMPDIR", world.path(""));
+        finished(command)
+    };
+    check(&edit("false"), 1, &["the editor `false` failed", "nothing changed"]);
+    check(&edit("no_such_editor"), 1, &["the editor `no_such_editor` failed", "nothing changed"]);
+    check(&edit("true"), 1, &["calculator.add: nothing changed"]);
+    let broken = edit("printf 'return (' >");
+    check(&broken, 1, &["does not compile", "your text is in", "take it with --file"]);
+    let kept = broken.err.split("your text is in ").nth(1).unwrap().split(';').next().unwrap();
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "return (");
+    assert_eq!(json(&world.run(&["programs", "--json"])).len(), 2);
+    check(&edit("printf 'return 7\\n' >"), 0, &["version 2  pinned"]);
+    let left =
+        std::fs::read_dir(world.path("")).unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    let left: Vec<_> = left.filter(|name| name.starts_with("cadenza-")).collect();
+    assert_eq!(left.len(), 1, "only the text that could not be taken stays: {left:?}");
+    check(&world.run(&["programs", "edit", "counter.increment"]), 4, &["no editor is set; set EDITOR"]);
+    let piped = world.piped(&["programs", "edit", "counter.increment", "--file", "-"], "return 9");
+    check(&piped, 0, &["version 2  pinned"]);
+}
+
+#[test]
+fn x11_what_is_no_store_and_no_program_is_told() {
+    let world = with_store();
+    world.write("text", "hello").write("folder/x", "");
+    for command in ["show", "history", "diff", "pin", "edit", "delete"] {
+        let ran = world.run(&["programs", command, "calculator.ad", "--store", "app.db"]);
+        check(&ran, 4, &["no program \"calculator.ad\"; did you mean calculator.add?"]);
+        check(&world.run(&["programs", command, "x", "--store", "missing.db"]), 4, &["there is no such file"]);
+        check(&world.run(&["programs", command, "x", "--store", "text"]), 4, &["it is not a database"]);
+        check(&world.run(&["programs", command, "x", "--store", "folder"]), 4, &["it is a folder"]);
+    }
+    check(&world.run(&["programs", "diff", "calculator.add"]), 4, &["has no earlier version; name two programs"]);
+    check(&world.run(&["programs", "edit", "calculator.add", "--file", "missing"]), 4, &["missing: No such file"]);
+    world.write("new.lua", "return 1");
+    check(&world.run(&["programs", "edit", "calculator.add", "--file", "new.lua"]), 0, &["version 2"]);
+    check(&world.run(&["programs", "pin", "calculator.add"]), 4, &["means several programs", "version 1, active"]);
+    check(&world.run(&["programs", "eject", "calculator", "--to", "text"]), 4, &["text/programs"]);
+    check(&world.run(&["programs", "eject", "nobody", "--to", "own"]), 4, &["no program \"nobody\""]);
+    check(&world.run(&["export", "text"]), 4, &["text"]);
+    check(&world.run(&["import", "folder"]), 4, &["programs.json"]);
+    check(&world.run(&["lock", "folder/x/y"]), 4, &["lock file"]);
+    check(&world.run(&["calls", "--since", "yesterday"]), 4, &["\"yesterday\" is no time"]);
+    check(&world.run(&["calls", "--status", "fine"]), 4, &["interrupted"]);
+    check(&world.run(&["programs", "--library", "--state", "pinned"]), 4, &["--library"]);
+    world.write("log.jsonl", "");
+    check(&world.run(&["programs", "log.jsonl", "--state", "pinned"]), 4, &["for programs of a store"]);
+    assert!(!world.path("missing.db").exists() && !world.path("own").exists());
+}
+
+#[test]
+fn calls_of_a_store_are_filtered_and_say_whose_they_are() {
+    let world = with_store();
+    check(&world.run(&["call", "calculator", "divide", "1", "0", "--store", "app.db"]), 1, &[]);
+    check(&world.run(&["call", "calculator", "add", "5", "6", "--store", "app.db"]), 0, &["11"]);
+    let mut other = vec!["call", "calculator", "add", "5", "6", "--store", "app.db"];
+    other.extend(["--option", "namespace=other"]);
+    check(&world.run(&other), 0, &["11"]);
+    let lines = |arguments: &[&str]| {
+        let ran = world.run(&[&["calls", "app.db"], arguments].concat());
+        assert_eq!(ran.code, Some(0), "{}", ran.err);
+        ran.out.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(lines(&[]).len(), 5);
+    assert_eq!(lines(&["--status", "error"]), lines(&["--failed"]));
+    assert_eq!(lines(&["--failed"]).len(), 1);
+    assert_eq!(lines(&["--namespace", "other"]).len(), 1);
+    assert!(lines(&["--namespace", "other"])[0].ends_with(" in other"));
+    assert!(lines(&["--agent", "tally"])[0].ends_with(" of tally"));
+    assert_eq!(lines(&["--role", "calculator", "--method", "add", "--since", "1h"]).len(), 3);
+    assert_eq!(lines(&["--since", "2999-01-01"]), ["no calls fit"]);
+    let last = lines(&["-n", "2"]);
+    assert_eq!((last.len(), last[2 - 1].contains("add(5, 6)")), (3, true), "{last:?}");
+    assert_eq!(json(&world.run(&["calls", "app.db", "--json"])).len(), 5);
+}
+
+#[test]
+fn tail_follows_a_store() {
+    let world = with_store();
+    assert_eq!(world.run(&["tail", "app.db", "-n", "1"]).out.lines().count(), 1);
+    let tailed = json(&world.run(&["tail", "app.db", "--json"]));
+    assert_eq!((tailed.len(), &tailed[1]["gseq"]), (2, &2.into()));
+    let mut command = world.command(&["tail", "app.db", "-f", "-n", "0"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    let mut text = Vec::new();
+    let started = Instant::now();
+    // Until it follows, new calls may come before it looks; then one is seen.
+    while !String::from_utf8_lossy(&text).contains("add(30, 40)") && started.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(300));
+        check(&world.run(&["call", "calculator", "add", "30", "40", "--store", "app.db"]), 0, &["70"]);
+        let mut bytes = [0; 256];
+        let read = out.read(&mut bytes).unwrap();
+        text.extend_from_slice(&bytes[..read]);
+    }
+    interrupt(&child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(String::from_utf8_lossy(&text).contains("add(30, 40)"));
+}
+
+#[test]
+fn everything_that_answers_answers_in_json() {
+    let world = with_store();
+    let one = |arguments: &[&str]| json(&world.run(arguments)).remove(0);
+    assert_eq!(one(&["verify", "--json"])["ok"], true);
+    assert_eq!(one(&["replay", "last", "--json"])["ok"], true);
+    assert_eq!(one(&["show", "last", "app.db", "--json"])["method"], "increment");
+    assert_eq!(one(&["export", "folder", "--json"])["programs"], 2);
+    let imported = one(&["import", "folder", "--json"]);
+    assert_eq!((&imported["programs"], imported["ids"].as_array().unwrap().len()), (&2.into(), 2));
+    let locked = one(&["lock", "--json"]);
+    assert_eq!((&locked["programs"], &locked["path"]), (&2.into(), &"cadenza.lock".into()));
+    let ejected = one(&["programs", "eject", "calculator", "--to", "own", "--json"]);
+    let files = ejected["files"].as_array().unwrap();
+    assert!(files.iter().any(|file| file == "own/programs/calculator_add.lua"), "{files:?}");
+    check(&world.run(&["conform", "own/scenarios"]), 0, &["1 passed"]);
+}
+
+#[test]
+fn where_programs_are_locked_the_outcome_names_what_is_missing() {
+    let world = with_store();
+    check(&world.run(&["lock"]), 0, &["2 program(s) locked in cadenza.lock"]);
+    let locked = |arguments: &[&str]| {
+        let mut all = vec!["call"];
+        all.extend(arguments);
+        // A model that needs a key, and none is there: nobody asks it.
+        all.extend(["--store", "app.db", "--option", "reuse=locked", "--model", "openai:gpt-5.1"]);
+        world.run(&all)
+    };
+    assert_eq!(locked(&["calculator", "add", "20", "30"]).out, "50\n");
+    let missing = locked(&["calculator", "multiply", "2", "3"]);
+    check(&missing, 3, &["no program for calculator.multiply", "no program was kept", "cadenza lock"]);
+    let shape = locked(&["calculator", "add", "x"]);
+    check(&shape, 3, &["with arguments of the shape \"s\""]);
+    // What people change is not locked until they say so.
+    world.write("new.lua", "return 7");
+    check(&world.run(&["programs", "edit", "calculator.add", "--file", "new.lua"]), 0, &[]);
+    assert_eq!(locked(&["calculator", "add", "20", "30"]).out, "50\n");
+    check(&world.run(&["programs", "quarantine", &newest(&world, "add")]), 0, &[]);
+    check(&world.run(&["programs", "delete", "calculator.add"]), 4, &["means several programs"]);
+    std::fs::remove_file(world.path("cadenza.lock")).unwrap();
+    check(&locked(&["calculator", "add", "20", "30"]), 4, &["cadenza.lock"]);
+}
+
+fn newest(world: &World, method: &str) -> String {
+    let listed = json(&world.run(&["programs", "history", &format!("calculator.{method}"), "--json"]));
+    listed.last().unwrap()["id"].as_str().unwrap().to_owned()
+}

@@ -14,6 +14,7 @@ use cadenza_core::outcome::{Durability, Outcome};
 use cadenza_core::provider::{ModelSpec, Scripted};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::{Options, Reuse, StoreOption};
+use cadenza_core::runtime::repertoire::ProgramQuery;
 use cadenza_core::tools::{Tool, ToolError};
 use cadenza_core::value::{Map, Value};
 
@@ -177,7 +178,9 @@ fn kc_s6_no_use_changes_state_without_a_record() {
         ("a delegate", false, &|_, agent| drop(agent.delegate("helper", Options::default()).unwrap())),
         ("reading", false, &|_, agent| drop((agent.runtime_context().snapshot(), agent.responds_to("n")))),
         ("history", false, &|_, agent| drop((agent.history(), format!("{agent:?}")))),
-        ("listing", false, &|runtime, _| drop((runtime.call_maps(10), runtime.programs(None)))),
+        ("listing", false, &|runtime, _| {
+            drop((runtime.call_maps(10), runtime.programs(&ProgramQuery::default()).unwrap()))
+        }),
         ("verifying", false, &|runtime, _| drop(runtime.store().unwrap().verify().unwrap())),
         ("replaying", false, &|runtime, _| drop(runtime.replay_all().unwrap())),
     ];

@@ -13,6 +13,7 @@ use cadenza_core::program::registry::ProgramState;
 use cadenza_core::provider::{ModelSpec, Scripted};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::{Options, Reuse, StoreOption};
+use cadenza_core::runtime::repertoire::{Listed, ProgramQuery};
 use cadenza_core::store::{CallQuery, SqliteStore, Store, StoreError};
 use cadenza_core::value::{Map, Value};
 
@@ -276,17 +277,17 @@ fn programs_travel_as_source_files_and_an_edited_one_wins() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "return args[1] + args[2]\n");
 
     let (second, asked) = runtime(&folder.path().join("second.db"));
-    assert_eq!(second.import(&programs).unwrap(), 1);
+    assert_eq!(second.import(&programs, true).unwrap().len(), 1);
     let calc = second.agent("calculator", Options::default()).unwrap();
     assert_eq!(call(&calc, "add", &[4, 5]).value(), &Value::Int(9));
     std::fs::write(&file, "return args[1] + args[2] + 1000\n").unwrap();
-    second.import(&programs).unwrap();
+    second.import(&programs, true).unwrap();
     assert_eq!(call(&calc, "add", &[4, 5]).value(), &Value::Int(1009));
     assert_eq!(asked.load(Ordering::SeqCst), 0);
-    let newest = second.program("calculator", "add").unwrap();
-    assert_eq!((newest.kept.version, newest.kept.state()), (2, ProgramState::Pinned));
+    let newest = second.program("calculator", "add").unwrap().unwrap();
+    assert_eq!((newest.saved.version, newest.state()), (2, ProgramState::Pinned));
     // Put aside, it gives way to the first one again; in this process and in the next.
-    assert!(second.set_program_state(newest.kept.id, ProgramState::Quarantined).unwrap());
+    assert!(second.set_program_state(newest.id, ProgramState::Quarantined).unwrap());
     assert_eq!(call(&calc, "add", &[4, 5]).value(), &Value::Int(9));
     drop((calc, second, newest));
     let (third, asked) = runtime(&folder.path().join("second.db"));
@@ -295,12 +296,12 @@ fn programs_travel_as_source_files_and_an_edited_one_wins() {
     assert_eq!(asked.load(Ordering::SeqCst), 0);
 
     std::fs::write(&file, "return (").unwrap();
-    let refused = third.import(&programs).unwrap_err().to_string();
-    assert!(refused.contains("calculator.add in lua: line 1"), "{refused}");
+    let refused = third.import(&programs, true).unwrap_err().to_string();
+    assert!(refused.contains("calculator.add: the program does not compile: line 1"), "{refused}");
     let index = programs.join("programs.json");
     let text = std::fs::read_to_string(&index).unwrap().replace("\"file\":\"", "\"file\":\"../");
     std::fs::write(&index, text).unwrap();
-    assert!(third.import(&programs).unwrap_err().to_string().contains("entry 1: no valid `file`"));
+    assert!(third.import(&programs, true).unwrap_err().to_string().contains("entry 1: no valid `file`"));
 }
 
 #[test]
@@ -316,8 +317,8 @@ fn where_programs_are_locked_nothing_else_runs_and_no_model_is_asked() {
     let text = std::fs::read_to_string(&lock).unwrap();
     assert_eq!(text.lines().count(), 7, "one line per program: {text}");
     let read = Lock::read(&lock).unwrap();
-    let listed = first.programs(None);
-    assert!(listed.iter().all(|listed| read.allows(&listed.key, &listed.kept)));
+    let listed = first.programs(&ProgramQuery::default()).unwrap();
+    assert!(listed.iter().all(|listed| read.allows(&listed.saved.key, listed.checksum())));
     // A lock file is read from the working directory, which tests share: this one runs in a process of its own.
     let fewer: String =
         text.lines().filter(|line| !line.contains("increment")).map(|line| line.to_owned() + "\n").collect();
@@ -357,6 +358,10 @@ fn locked_child() {
     assert_eq!(asked.load(Ordering::SeqCst), 0);
 }
 
+fn listed(runtime: &Runtime) -> Vec<Listed> {
+    runtime.programs(&ProgramQuery::default()).unwrap()
+}
+
 /// A runtime whose model writes `half` twice, the second time otherwise.
 fn halving(store: StoreOption) -> Runtime {
     let answers = AtomicU32::new(0);
@@ -383,11 +388,11 @@ fn a_candidate_that_answers_recorded_calls_otherwise_waits_for_approval() {
         assert_eq!(repaired.value(), &Value::Int(4), "the call itself is answered");
         let note = repaired.metadata.unwrap().note.clone().unwrap();
         assert!(note.contains("half(100) gave 50; the new program gives 51 (and 2 more)"), "{note}");
-        let states: Vec<_> = runtime.programs(None).iter().map(|listed| listed.kept.state()).collect();
+        let states: Vec<_> = listed(&runtime).iter().map(Listed::state).collect();
         assert_eq!(states, [ProgramState::Active, ProgramState::Candidate]);
         assert_eq!(half(40).value(), &Value::Int(20), "the old program stays");
-        let candidate = runtime.programs(None)[1].kept.clone();
-        assert_eq!(candidate.note().map(|text| text.contains("half(100)")), Some(true));
+        let candidate = listed(&runtime).remove(1);
+        assert_eq!(candidate.saved.note.as_ref().map(|text| text.contains("half(100)")), Some(true));
         assert!(runtime.set_program_state(candidate.id, ProgramState::Active).unwrap());
         assert_eq!(half(40).value(), &Value::Int(21), "approved, it comes first");
     }
@@ -411,11 +416,7 @@ fn a_candidate_is_judged_only_by_calls_that_it_would_answer() {
     let metres = convert("m", 1);
     assert_eq!(metres.value(), &Value::Float(3.28));
     assert!(metres.metadata.unwrap().note.is_none());
-    assert_eq!(
-        agent.runtime().programs(None)[1].kept.state(),
-        ProgramState::Active,
-        "the unit was not read: no call of it"
-    );
+    assert_eq!(listed(agent.runtime())[1].state(), ProgramState::Active, "the unit was not read: no call of it");
     assert_eq!(convert("km", 100).value(), &Value::Int(62));
 }
 

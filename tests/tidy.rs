@@ -146,6 +146,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "log",
             "outcome",
             "program",
+            "printable",
             "prompt",
             "provider",
             "store",

@@ -403,6 +403,79 @@ impl ProgramSource {
     }
 }
 
+/// Why a kept program ran for a call, or why none did (product.md section 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReuseReason {
+    /// One whose evidence covers the call.
+    Reused,
+    /// Nothing is kept for this method and these kinds of arguments.
+    NoProgram,
+    /// What is kept is bound to other values of an argument.
+    PinnedInput,
+    /// What is kept is bound to something else that the agent remembers.
+    PinnedState,
+    /// What is kept was put aside, by people or because it kept failing.
+    Quarantined,
+    /// What is kept waits for approval: it answers recorded calls otherwise than the program before it.
+    Candidate,
+    /// What is kept does not stand in the lock file.
+    NotLocked,
+    /// The method is a conversation: it always asks.
+    NotReusable,
+    /// `reuse="off"`.
+    Off,
+}
+
+impl ReuseReason {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Reused,
+        Self::NoProgram,
+        Self::PinnedInput,
+        Self::PinnedState,
+        Self::Quarantined,
+        Self::Candidate,
+        Self::NotLocked,
+        Self::NotReusable,
+        Self::Off,
+    ];
+
+    /// The published spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Reused => "reused",
+            Self::NoProgram => "no_program",
+            Self::PinnedInput => "pinned_input",
+            Self::PinnedState => "pinned_state",
+            Self::Quarantined => "quarantined",
+            Self::Candidate => "candidate",
+            Self::NotLocked => "not_locked",
+            Self::NotReusable => "not_reusable",
+            Self::Off => "off",
+        }
+    }
+
+    /// The one with that spelling.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reuse| reuse.as_str() == name)
+    }
+
+    /// It in a few words, for people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Reused => "a kept program ran",
+            Self::NoProgram => "no program was kept for this method and these kinds of arguments",
+            Self::PinnedInput => "what was kept is bound to other values of an argument",
+            Self::PinnedState => "what was kept is bound to something else that the agent remembered",
+            Self::Quarantined => "what was kept is quarantined",
+            Self::Candidate => "what was kept waits for approval",
+            Self::NotLocked => "what was kept does not stand in the lock file",
+            Self::NotReusable => "this method is a conversation and always asks",
+            Self::Off => "reuse was off",
+        }
+    }
+}
+
 /// When a call counts as acknowledged (product.md section 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -448,6 +521,8 @@ pub struct Metadata {
     pub attempts: u32,
     /// Where the program came from.
     pub source: ProgramSource,
+    /// Why a kept program ran, or why none did; `None` for a call that ended before anything was looked for.
+    pub reuse: Option<ReuseReason>,
     /// The program's language: `lua` or `rhai`.
     pub language: &'static str,
     /// The program, if one was chosen.
@@ -557,6 +632,7 @@ impl Metadata {
         map.insert("tokens".into(), Value::Int(self.tokens as i64));
         map.insert("attempts".into(), self.attempts.into());
         map.insert("source".into(), self.source.as_str().into());
+        map.insert("reuse".into(), self.reuse.map(ReuseReason::as_str).into());
         map.insert("language".into(), self.language.into());
         map.insert("code".into(), self.code.as_deref().into());
         map.insert("durability".into(), self.durability.as_str().into());

@@ -64,7 +64,7 @@ with cadenza.Runtime(model="library") as opened:
 calc.role = "x"  # type: ignore[misc]
 outcome.value = 3  # type: ignore[misc]
 Agent(3)  # type: ignore[arg-type]
-runtime.program("calculator")  # type: ignore[call-arg]
+runtime.program()  # type: ignore[call-arg]
 Runtime(language="cobol")  # type: ignore[arg-type]
 Runtime(modle="library")  # type: ignore[call-arg]
 Outcome()

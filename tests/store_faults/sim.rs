@@ -136,6 +136,7 @@ impl Store for SimStore {
                 | Change::Context { .. }
                 | Change::Kept { .. }
                 | Change::State { .. }
+                | Change::Deleted { .. }
                 | Change::Used { .. } => {}
             }
         }
@@ -176,6 +177,10 @@ impl Store for SimStore {
 
     fn programs(&self, key: Option<&Key>) -> Result<Vec<Saved>, StoreError> {
         self.read(|store| store.programs(key))
+    }
+
+    fn revision(&self) -> u64 {
+        self.inner.revision()
     }
 
     fn verify_call(&self, id: CallId) -> Result<(), StoreError> {

@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 mod commands;
 pub mod conform;
+mod editor;
 mod failure;
 mod highlight;
 mod interrupt;
@@ -54,9 +55,9 @@ enum Command {
     Calls(commands::calls::Calls),
     /// Show one call of a log or store with its program
     Show(commands::show::Show),
-    /// Show the last calls of a log, and with -f those to come
+    /// Show the last calls of a log or store, and with -f those to come
     Tail(commands::tail::Tail),
-    /// Show the programs of a log, of a store or of the embedded library
+    /// Show programs, of a log, a store or the embedded library; pin, edit, put aside, eject those of a store
     Programs(commands::programs::Programs),
     /// Write the programs of a store as source files
     Export(commands::repertoire::Export),

@@ -36,6 +36,15 @@ impl Entry {
         }
     }
 
+    /// One call of a store.
+    pub fn of_stored(call: StoredCall) -> Self {
+        let mut fields = call.to_map();
+        if let Some(value) = fields.remove("value").filter(|_| !fields.contains_key("outcome_value")) {
+            fields.insert("outcome_value".into(), value);
+        }
+        Self::of(fields)
+    }
+
     fn of(fields: Map) -> Self {
         Self { shown: shown(&fields), fields }
     }
@@ -69,6 +78,32 @@ impl Entry {
     /// A field's number.
     pub fn number(&self, name: &str) -> f64 {
         self.fields.get(name).and_then(Value::as_float).unwrap_or_default()
+    }
+
+    /// Where and as whom the agent lives, where that says more than its role.
+    pub fn whose(&self) -> String {
+        match (self.text("agent"), self.text("namespace")) {
+            ("", "" | "default") => String::new(),
+            ("", namespace) => format!(" in {namespace}"),
+            (agent, "" | "default") => format!(" of {agent}"),
+            (agent, namespace) => format!(" of {agent} in {namespace}"),
+        }
+    }
+
+    /// The namespace; calls of before there were any belong to the default one.
+    pub fn namespace(&self) -> &str {
+        match self.data("namespace") {
+            "" => "default",
+            namespace => namespace,
+        }
+    }
+
+    /// How it ended: `ok`, `error` or `interrupted`.
+    pub fn status(&self) -> &str {
+        match self.data("agent_outcome") {
+            "INTERRUPTED" => "interrupted",
+            _ => self.data("outcome_status"),
+        }
     }
 
     /// Whether the call succeeded.
@@ -107,6 +142,11 @@ impl Entry {
     /// Where the program came from, and how long the call took.
     pub fn cost(&self) -> String {
         let mut cost = format!("{} {}", self.text("program_source"), self.text("language"));
+        // That there was no program to reuse is the usual thing, and that one was reused says the source.
+        let why = self.text("reuse");
+        if !matches!(why, "" | "reused" | "no_program") {
+            let _ = write!(cost, " ({why})");
+        }
         let attempts = self.number("generation_attempt");
         if attempts > 1.0 {
             let _ = write!(cost, ", {attempts} attempts");
@@ -208,13 +248,13 @@ impl LogFile {
         let query = CallQuery { limit: STORED_CALLS, ..CallQuery::default() };
         let mut calls = store.calls(&query).map_err(Failure::failed)?;
         calls.reverse();
-        let entry = |mut call: StoredCall| {
-            if let Some(value) = call.record.remove("value").filter(|_| !call.record.contains_key("outcome_value")) {
-                call.record.insert("outcome_value".into(), value);
-            }
-            Entry::of(call.record)
-        };
-        Ok(Self { path: path.to_owned(), entries: calls.into_iter().map(entry).collect(), unreadable: Vec::new() })
+        Ok(Self::of_calls(path, calls))
+    }
+
+    /// The calls of a store.
+    pub fn of_calls(path: &Path, calls: impl IntoIterator<Item = StoredCall>) -> Self {
+        let entries = calls.into_iter().map(Entry::of_stored).collect();
+        Self { path: path.to_owned(), entries, unreadable: Vec::new() }
     }
 
     /// What to tell the reader about lines that are no entries.
@@ -311,7 +351,8 @@ impl<'a> Trees<'a> {
     fn write(&self, entry: &Entry, first: &str, rest: &str, depth: usize, style: Style, text: &mut String) {
         let id = style.faint(&short_id(entry.text("call_id")));
         let (signature, state) = (entry.signature(style), entry.state(style));
-        let _ = writeln!(text, "{}{id} {signature}  {state}  {}", style.faint(first), style.faint(&entry.cost()));
+        let cost = style.faint(&format!("{}{}", entry.cost(), entry.whose()));
+        let _ = writeln!(text, "{}{id} {signature}  {state}  {cost}", style.faint(first));
         let children = self.children(entry);
         // Deeper than any delegation can go: a log in circles.
         if depth > 256 {

@@ -160,6 +160,35 @@ pub fn store(named: Option<PathBuf>) -> Result<Arc<SqliteStore>, Failure> {
     open(&path)
 }
 
+/// The store that a command works on, and how it answers.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StoreArgs {
+    /// The store; the configured one when none is named
+    #[arg(long, value_name = "PATH")]
+    pub store: Option<PathBuf>,
+    /// Print JSON, one object per line
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl StoreArgs {
+    /// A runtime on the store, with a model that nobody asks.
+    pub fn runtime(&self) -> Result<Runtime, Failure> {
+        runtime_of(self.store.clone())
+    }
+}
+
+/// A runtime on a store, the configured one when none is named, that asks no model and keeps no log.
+pub fn runtime_of(named: Option<PathBuf>) -> Result<Runtime, Failure> {
+    let options = Options {
+        model: Some(ModelSpec::Name("library".to_owned())),
+        store: Some(StoreOption::Store(store(named)?)),
+        log: Some(LogOption::Off),
+        ..Options::default()
+    };
+    Runtime::builder().name("cadenza-cli").options(options).build().map_err(Failure::usage)
+}
+
 /// An existing store. Looking at one must not make one.
 pub fn open(path: &Path) -> Result<Arc<SqliteStore>, Failure> {
     if !path.exists() {

@@ -41,7 +41,7 @@ pub(crate) fn register(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-fn abstract_class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn abstract_class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     // Part of every interpreter's start; `collections.abc` itself may not be.
     PyModule::import(py, intern!(py, "_collections_abc"))?.getattr(name)
 }

@@ -131,6 +131,15 @@ pub(crate) fn to_python<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'
     })
 }
 
+/// These fields of a map as a dict, in this order; None where there is none.
+pub(crate) fn fields<'py>(py: Python<'py>, names: &[&str], map: &Map) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for name in names {
+        dict.set_item(name, map.get(*name).map(|value| to_python(py, value)).transpose()?)?;
+    }
+    Ok(dict)
+}
+
 /// A map as a fresh dict.
 pub(crate) fn map_to_python<'py>(py: Python<'py>, map: &Map) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);

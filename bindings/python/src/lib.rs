@@ -21,12 +21,14 @@ mod log;
 mod notebook;
 mod options;
 mod outcome;
+mod program;
 mod provider;
 mod runtime;
 mod serving;
 mod signals;
 mod surface;
 mod tools;
+mod tree;
 mod workers;
 
 /// Bounds the memory of Rhai programs, over an allocator that is quick at freeing what another thread allocated. Serves this extension alone, not the interpreter around it.
@@ -86,7 +88,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<async_agent::AsyncCall>()?;
     module.add_class::<outcome::PyOutcome>()?;
     module.add_class::<runtime::PyRuntime>()?;
-    module.add_class::<runtime::PyProgram>()?;
+    module.add_class::<program::PyProgram>()?;
+    module.add_class::<tree::PyCallTree>()?;
     module.add_class::<context::PyRuntimeContext>()?;
     module.add_class::<provider::PyModelRequest>()?;
     module.add("CadenzaError", py.get_type::<errors::CadenzaError>())?;
@@ -101,6 +104,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(_finalize_worker, module)?)?;
     context::register(py)?;
+    program::register(py)?;
     py.import("atexit")?.call_method1("register", (module.getattr("_flush_logs")?,))?;
     let hooks = pyo3::types::PyDict::new(py);
     hooks.set_item("after_in_child", module.getattr("_after_fork_in_child")?)?;

@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 
 use cadenza_core::agent::Agent;
 use cadenza_core::outcome::Outcome;
+use cadenza_core::runtime::calls::CallTree;
+use cadenza_core::runtime::repertoire::Listed;
+use cadenza_core::value::Value;
 
 use crate::outcome::cut;
 
@@ -83,6 +86,97 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
     }
     html.push_str("</div>");
     html
+}
+
+/// A kept program as HTML.
+pub(crate) fn program(listed: &Listed) -> String {
+    let saved = &listed.saved;
+    format!(
+        "<div class=\"cadenza-program\"><strong>Program</strong> <code>{}</code> version {} {}<br><small>{} by {} &middot; \
+         {} uses, {} failed &middot; {}</small><pre>{}</pre></div>",
+        escaped(&listed.name()),
+        saved.version,
+        listed.state().as_str(),
+        saved.key.language,
+        escaped(&saved.model),
+        saved.uses,
+        saved.failures,
+        listed.short_id(),
+        escaped(&saved.code),
+    )
+}
+
+/// A call with the calls below it as HTML.
+pub(crate) fn call_tree(tree: &CallTree) -> String {
+    let mut html = "<div class=\"cadenza-calls\"><strong>Calls</strong><ul>".to_owned();
+    put_call(tree, &mut html);
+    html.push_str("</ul></div>");
+    html
+}
+
+fn put_call(tree: &CallTree, html: &mut String) {
+    let ok = tree.text("outcome_status") == "ok";
+    let (colour, state) = if ok { ("green", "ok") } else { ("firebrick", tree.text("outcome_error_type")) };
+    put(
+        html,
+        format_args!(
+            "<li><code>{}</code> <span style=\"color:{colour}\">{}</span> <code>{}</code> <small>{}</small>",
+            escaped(&signature(tree)),
+            escaped(state),
+            escaped(&came_of(tree)),
+            escaped(&cost(tree)),
+        ),
+    );
+    if !tree.text("code").is_empty() {
+        put(
+            html,
+            format_args!(
+                "<details><summary>program ({})</summary><pre>{}</pre></details>",
+                escaped(tree.text("language")),
+                escaped(tree.text("code"))
+            ),
+        );
+    }
+    if !tree.children.is_empty() {
+        html.push_str("<ul>");
+        tree.children.iter().for_each(|child| put_call(child, html));
+        html.push_str("</ul>");
+    }
+    html.push_str("</li>");
+}
+
+/// A call in one line of text.
+pub(crate) fn call_line(tree: &CallTree) -> String {
+    let ok = tree.text("outcome_status") == "ok";
+    let state = if ok { "ok" } else { tree.text("outcome_error_type") };
+    format!("{}  {state} {}  {}", signature(tree), came_of(tree), cost(tree))
+}
+
+fn signature(tree: &CallTree) -> String {
+    let mut arguments: Vec<String> = match tree.call.get("args") {
+        Some(Value::List(args)) => args.iter().map(Value::to_json).collect(),
+        Some(_) | None => Vec::new(),
+    };
+    let kwargs = tree.call.get("kwargs").and_then(Value::as_map).into_iter().flatten();
+    arguments.extend(kwargs.map(|(name, value)| format!("{name}={}", value.to_json())));
+    format!("{}.{}({})", tree.text("role"), tree.text("method"), cut(&arguments.join(", ")))
+}
+
+/// The value, or what went wrong.
+fn came_of(tree: &CallTree) -> String {
+    match tree.text("outcome_status") {
+        "ok" => cut(&tree.call.get("value").map(Value::to_json).unwrap_or_default()),
+        _ => cut(tree.text("outcome_error_message")),
+    }
+}
+
+fn cost(tree: &CallTree) -> String {
+    let ms = tree.call.get("duration_ms").and_then(Value::as_float).unwrap_or_default();
+    let why = match tree.text("reuse") {
+        "" | "reused" => String::new(),
+        why => format!(" ({why})"),
+    };
+    format!("{}{why}, {ms:.1} ms", tree.text("program_source"))
 }
 
 fn status(outcome: &Outcome) -> String {

@@ -4,7 +4,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyModule, PyString, PyTuple};
+use pyo3::types::{PyDict, PyModule, PyString, PyTuple, PyType};
 
 use cadenza_core::outcome::{ErrorType, Outcome};
 use cadenza_core::value::{Map, Value};
@@ -62,6 +62,12 @@ impl PyOutcome {
 
 #[pymethods]
 impl PyOutcome {
+    /// `Outcome[int]`, for annotations: the type of the value.
+    #[classmethod]
+    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        PyModule::import(class.py(), "types")?.getattr("GenericAlias")?.call1((class, item))
+    }
+
     #[classattr]
     fn __match_args__() -> (&'static str, &'static str) {
         ("status", "value")

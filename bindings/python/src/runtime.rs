@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use pyo3::exceptions::{PyLookupError, PyOSError, PyRuntimeWarning, PyValueError};
 use pyo3::intern;
@@ -10,21 +11,24 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyType};
 
-use cadenza_core::ids::{CallId, Digest};
-use cadenza_core::program::lock;
-use cadenza_core::program::registry::{Listed, ProgramState};
+use cadenza_core::ids::CallId;
+use cadenza_core::program::{Language, lock};
 use cadenza_core::runtime::Runtime;
+use cadenza_core::runtime::calls::{self, CALL_FIELDS};
 use cadenza_core::runtime::config::Config;
 use cadenza_core::runtime::options::Options;
+use cadenza_core::runtime::repertoire::{ProgramQuery, RepertoireError};
 use cadenza_core::runtime::replay::LookBackError;
-use cadenza_core::store::{StoreError, take_warning};
+use cadenza_core::store::{CallQuery, StoreError, take_warning};
 
 use crate::agent::PyAgent;
 use crate::async_agent::PyAsyncAgent;
-use crate::convert::{map_to_python, to_python};
+use crate::convert::{fields, to_python};
 use crate::errors::{option_error, option_error_text, store_error};
 use crate::options;
+use crate::program::{PyProgram, program_state, repertoire_error};
 use crate::surface::closed;
+use crate::tree::PyCallTree;
 
 /// The name in log lines.
 const NAME: &str = "cadenza-python";
@@ -142,13 +146,33 @@ impl PyRuntime {
         self.runtime.language().as_str()
     }
 
-    /// Ended calls as dicts, oldest first: the last `limit` of the store, or of this runtime's last 1,000. The keys are
-    /// those of a log line.
-    #[pyo3(signature = (limit=1000))]
-    fn calls<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
+    /// Ended calls as dicts, oldest first: the newest `limit` of the store, or of this runtime's last 1,000, that are asked
+    /// for. Every dict has the same keys, None where nothing is known, so that pandas.DataFrame reads the list. `status` is
+    /// "ok", "error" or "interrupted", `agent` the name of an agent, `since` a datetime, a time as text ("2026-11-22", in
+    /// UTC) or an age ("90m", "2h", "7d").
+    #[pyo3(signature = (limit=1000, *, role=None, method=None, status=None, agent=None, namespace=None, since=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn calls<'py>(
+        &self,
+        py: Python<'py>,
+        limit: usize,
+        role: Option<String>,
+        method: Option<String>,
+        status: Option<String>,
+        agent: Option<String>,
+        namespace: Option<String>,
+        since: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        if let Some(status) = status.as_deref().filter(|status| !CallQuery::STATUSES.contains(status)) {
+            let known = CallQuery::STATUSES.join(", ");
+            return Err(PyValueError::new_err(format!("a status is one of {known}, got {status:?}")));
+        }
+        let since = since.map(moment).transpose()?;
+        let query =
+            CallQuery { namespace, role, method, agent_name: agent, status, since, limit, ..CallQuery::default() };
         let list = PyList::empty(py);
-        for call in py.detach(|| self.runtime.call_maps(limit)).map_err(|error| store_error(&error))? {
-            list.append(map_to_python(py, &call)?)?;
+        for call in py.detach(|| self.runtime.find_calls(&query)).map_err(|error| store_error(&error))? {
+            list.append(fields(py, &CALL_FIELDS, &call)?)?;
         }
         Ok(list)
     }
@@ -157,7 +181,15 @@ impl PyRuntime {
     fn call<'py>(&self, py: Python<'py>, call_id: &str) -> PyResult<Bound<'py, PyDict>> {
         let id = parse(call_id)?;
         let call = py.detach(|| self.runtime.call_map(id)).map_err(|error| store_error(&error))?;
-        map_to_python(py, &call.ok_or_else(|| unknown(&LookBackError::Unknown(id)))?)
+        fields(py, &CALL_FIELDS, &call.ok_or_else(|| unknown(&LookBackError::Unknown(id)))?)
+    }
+
+    /// One ended call with the calls that its program made, and theirs: shows itself as a tree in a notebook. Raises
+    /// LookupError when it is neither in the store nor among the last 1,000.
+    fn tree(&self, py: Python<'_>, call_id: &str) -> PyResult<PyCallTree> {
+        let id = parse(call_id)?;
+        let tree = py.detach(|| self.runtime.call_tree(id)).map_err(|error| store_error(&error))?;
+        tree.map(PyCallTree::new).ok_or_else(|| unknown(&LookBackError::Unknown(id)))
     }
 
     /// Named agents of the store as dicts: namespace, name, role, version (changes of its context) and calls.
@@ -221,52 +253,110 @@ impl PyRuntime {
         Ok(dict)
     }
 
-    /// Kept programs, all or of one role.
-    #[pyo3(signature = (role=None))]
-    fn programs(&self, py: Python<'_>, role: Option<&str>) -> Vec<PyProgram> {
-        py.detach(|| self.runtime.programs(role)).into_iter().map(|listed| PyProgram { listed }).collect()
+    /// Kept programs that are asked for, of the store if there is one. A Program is a mapping too: pandas.DataFrame reads
+    /// the list. `state` is "active", "pinned" or "quarantined".
+    #[pyo3(signature = (role=None, *, method=None, namespace=None, language=None, state=None))]
+    fn programs(
+        &self,
+        py: Python<'_>,
+        role: Option<String>,
+        method: Option<String>,
+        namespace: Option<String>,
+        language: Option<&str>,
+        state: Option<&str>,
+    ) -> PyResult<Vec<PyProgram>> {
+        let state = state.map(program_state).transpose()?;
+        let language = match language {
+            None => None,
+            Some(name) => Some(
+                Language::from_name(name)
+                    .ok_or_else(|| PyValueError::new_err(format!("a language is \"lua\" or \"rhai\", got {name:?}")))?,
+            ),
+        };
+        let query = ProgramQuery { namespace, role, method, language, state };
+        let listed = py.detach(|| self.runtime.programs(&query)).map_err(|error| store_error(&error))?;
+        Ok(listed.into_iter().map(|listed| PyProgram::new(&self.runtime, listed)).collect())
     }
 
-    /// The newest kept program of a method; raises LookupError when there is none.
-    fn program(&self, py: Python<'_>, role: &str, method: &str) -> PyResult<PyProgram> {
-        py.detach(|| self.runtime.program(role, method)).map(|listed| PyProgram { listed }).ok_or_else(|| {
+    /// The newest kept program of a method: program("calculator", "add"). With one argument the one program that is meant
+    /// by its id, by at least four digits of its beginning, or by "calculator.add" where the method has one program. Raises
+    /// LookupError when there is none, or more than one.
+    #[pyo3(signature = (name, method=None))]
+    fn program(&self, py: Python<'_>, name: &str, method: Option<&str>) -> PyResult<PyProgram> {
+        let Some(method) = method else { return self.meant(py, name) };
+        let found = py.detach(|| self.runtime.program(name, method)).map_err(|error| store_error(&error))?;
+        found.map(|listed| PyProgram::new(&self.runtime, listed)).ok_or_else(|| {
             PyLookupError::new_err(format!(
-                "no kept program for {role}.{method}: it was not called yet, did not succeed, or is not reused"
+                "no kept program for {name}.{method}: it was not called yet, did not succeed, or is not reused"
             ))
         })
     }
 
+    /// Takes another text for a program: a new version, pinned. Raises ValueError for a text that does not compile, is the
+    /// one that is there, or answers recorded calls otherwise (unless accept=True), and LookupError for an unknown program;
+    /// then nothing changed.
+    #[pyo3(signature = (program, code, *, accept=false))]
+    fn edit_program(
+        &self,
+        py: Python<'_>,
+        program: &Bound<'_, PyAny>,
+        code: &str,
+        accept: bool,
+    ) -> PyResult<PyProgram> {
+        self.named(py, program)?.edit(py, code, accept)
+    }
+
+    /// Deletes a program; the calls that ran it keep its text. Raises LookupError for an unknown one.
+    fn delete_program(&self, py: Python<'_>, program: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.named(py, program)?.delete(py)
+    }
+
+    /// Every version of a method, oldest first: by "calculator.add", or by one of its programs.
+    fn history(&self, py: Python<'_>, program: &Bound<'_, PyAny>) -> PyResult<Vec<PyProgram>> {
+        if let Ok(program) = program.cast::<PyProgram>() {
+            return program.get().history(py);
+        }
+        let name: String = program.extract()?;
+        let listed = py.detach(|| self.runtime.history(&name)).map_err(|error| repertoire_error(&error))?;
+        Ok(listed.into_iter().map(|listed| PyProgram::new(&self.runtime, listed)).collect())
+    }
+
+    /// Writes the methods of a role, or one of them, as documented source files with tests made of their recorded calls, and
+    /// a stub with their types. Returns the paths.
+    #[pyo3(signature = (role, folder, method=None))]
+    fn eject(&self, py: Python<'_>, role: &str, folder: PathBuf, method: Option<&str>) -> PyResult<Vec<PathBuf>> {
+        py.detach(|| self.runtime.eject(role, method, &folder)).map_err(|error| repertoire_error(&error))
+    }
+
     /// Writes every kept program into a folder of source files, with an index. Returns their number.
     fn export(&self, py: Python<'_>, folder: PathBuf) -> PyResult<usize> {
-        py.detach(|| self.runtime.export(&folder)).map_err(|error| PyOSError::new_err(error.to_string()))
+        py.detach(|| self.runtime.export(&folder)).map_err(|error| repertoire_error(&error))
     }
 
     /// Takes in a folder that `export` wrote; an edited file becomes a pinned program. Returns their number. Raises
-    /// ValueError, and takes nothing in, when a file or the index is wrong.
-    fn import_programs(&self, py: Python<'_>, folder: PathBuf) -> PyResult<usize> {
-        py.detach(|| self.runtime.import(&folder)).map_err(|error| PyValueError::new_err(error.to_string()))
+    /// ValueError, and takes nothing in, when a file or the index is wrong, or when an edited program answers recorded calls
+    /// otherwise (unless accept=True).
+    #[pyo3(signature = (folder, *, accept=false))]
+    fn import_programs(&self, py: Python<'_>, folder: PathBuf, accept: bool) -> PyResult<usize> {
+        match py.detach(|| self.runtime.import(&folder, accept)) {
+            Ok(taken) => Ok(taken.len()),
+            Err(RepertoireError::Folder(error)) => Err(PyValueError::new_err(error.to_string())),
+            Err(error) => Err(repertoire_error(&error)),
+        }
     }
 
     /// Writes the lock file of the programs that may run now, for reuse="locked". Returns their number.
     #[pyo3(signature = (path=None))]
     fn lock(&self, py: Python<'_>, path: Option<PathBuf>) -> PyResult<usize> {
         let path = path.unwrap_or_else(|| lock::FILE.into());
-        py.detach(|| self.runtime.lock(&path)).map_err(|error| PyOSError::new_err(error.to_string()))
+        py.detach(|| self.runtime.lock(&path)).map_err(|error| repertoire_error(&error))
     }
 
     /// Pins a program ("pinned": it comes before all others), puts it aside ("quarantined"), or leaves it to its evidence
     /// again ("active"). Raises LookupError for an unknown one.
-    fn set_program_state(&self, py: Python<'_>, program_id: &str, state: &str) -> PyResult<()> {
-        let state = ProgramState::from_name(state)
-            .ok_or_else(|| PyValueError::new_err(format!("a state is active, pinned or quarantined, got {state:?}")))?;
-        let id = Digest::parse(program_id).ok_or_else(|| {
-            PyValueError::new_err(format!("{program_id:?} is not a program id: 64 hexadecimal digits"))
-        })?;
-        match py.detach(|| self.runtime.set_program_state(id, state)) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(PyLookupError::new_err(format!("no program {program_id}"))),
-            Err(error) => Err(store_error(&error)),
-        }
+    fn set_program_state(&self, py: Python<'_>, program: &Bound<'_, PyAny>, state: &str) -> PyResult<()> {
+        let state = program_state(state)?;
+        self.named(py, program)?.set_state(py, state).map(drop)
     }
 
     /// Log lines that were lost since the start.
@@ -316,6 +406,19 @@ impl PyRuntime {
 }
 
 impl PyRuntime {
+    fn meant(&self, py: Python<'_>, name: &str) -> PyResult<PyProgram> {
+        let found = py.detach(|| self.runtime.find_program(name)).map_err(|error| repertoire_error(&error))?;
+        Ok(PyProgram::new(&self.runtime, found))
+    }
+
+    /// The program itself, or the one of that name.
+    fn named(&self, py: Python<'_>, program: &Bound<'_, PyAny>) -> PyResult<PyProgram> {
+        match program.cast::<PyProgram>() {
+            Ok(program) => self.meant(py, &program.get().id()),
+            Err(_) => self.meant(py, &program.extract::<String>()?),
+        }
+    }
+
     fn verify_store<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let Some(store) = self.runtime.store() else {
             return Err(PyValueError::new_err("there is no store to verify; name a call, or set `store`"));
@@ -337,6 +440,16 @@ impl PyRuntime {
 fn parse(call_id: &str) -> PyResult<CallId> {
     CallId::parse(call_id)
         .ok_or_else(|| PyValueError::new_err(format!("{call_id:?} is not a call id: 32 hexadecimal digits")))
+}
+
+/// A datetime, or a moment as text.
+fn moment(since: &Bound<'_, PyAny>) -> PyResult<SystemTime> {
+    let text: String = match since.cast::<PyString>() {
+        Ok(text) => text.extract()?,
+        // A naive datetime is local time, as everywhere in Python.
+        Err(_) => since.call_method0("astimezone")?.call_method0("isoformat")?.extract()?,
+    };
+    calls::since(&text).map_err(PyValueError::new_err)
 }
 
 fn unknown(error: &LookBackError) -> PyErr {
@@ -367,95 +480,4 @@ fn make<'py>(
 #[pyfunction]
 pub(crate) fn default_runtime(py: Python<'_>) -> PyResult<Py<PyRuntime>> {
     Ok(PyRuntime::default(py)?.clone().unbind())
-}
-
-/// A kept program with its counters.
-#[pyclass(module = "cadenza", name = "Program", frozen)]
-pub(crate) struct PyProgram {
-    listed: Listed,
-}
-
-#[pymethods]
-impl PyProgram {
-    /// Role of the agents that use it.
-    #[getter]
-    fn role(&self) -> &str {
-        &self.listed.key.role
-    }
-
-    /// The method it implements.
-    #[getter]
-    fn method(&self) -> &str {
-        &self.listed.key.method
-    }
-
-    /// "lua" or "rhai".
-    #[getter]
-    fn language(&self) -> &'static str {
-        self.listed.key.language.as_str()
-    }
-
-    /// Names it for ever: 64 hexadecimal digits.
-    #[getter]
-    fn id(&self) -> String {
-        self.listed.kept.id.to_hex()
-    }
-
-    /// What people decided: "active", "pinned" or "quarantined".
-    #[getter]
-    fn state(&self) -> &'static str {
-        self.listed.kept.state().as_str()
-    }
-
-    /// Its text.
-    #[getter]
-    fn code(&self) -> &str {
-        &self.listed.kept.program.code
-    }
-
-    /// Checksum of language and text.
-    #[getter]
-    fn digest(&self) -> String {
-        self.listed.kept.program.digest.to_hex()
-    }
-
-    /// The model that wrote it.
-    #[getter]
-    fn model(&self) -> &str {
-        &self.listed.kept.model
-    }
-
-    /// Types of the arguments it is kept for.
-    #[getter]
-    fn shape(&self) -> &str {
-        &self.listed.key.shape
-    }
-
-    /// 1 for the first program under its key.
-    #[getter]
-    fn version(&self) -> u32 {
-        self.listed.kept.version
-    }
-
-    /// Times it ran again.
-    #[getter]
-    fn uses(&self) -> u64 {
-        self.listed.kept.uses()
-    }
-
-    /// Times it failed when run again.
-    #[getter]
-    fn failures(&self) -> u64 {
-        self.listed.kept.failures()
-    }
-
-    /// Whether it failed so often that it is no longer used.
-    #[getter]
-    fn quarantined(&self) -> bool {
-        self.listed.kept.quarantined()
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<Program {}.{} ({}, version {})>", self.role(), self.method(), self.language(), self.version())
-    }
 }

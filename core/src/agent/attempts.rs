@@ -24,8 +24,10 @@ use crate::contract::{Spent, Tokens};
 use crate::kernel::{self, Ask, Decision, Executed, Inference, Input, ToolEnvelope, ToolFailure};
 use crate::log::record::AttemptFailure;
 use crate::message::{AdapterDecision, AgentMessage, ModelReply, Usage};
-use crate::outcome::{AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, Reason, error_type};
-use crate::program::registry::{Kept, ProgramState, Written};
+use crate::outcome::{
+    AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, Reason, ReuseReason, error_type,
+};
+use crate::program::registry::{Kept, Origin, ProgramState, Written};
 use crate::program::tape::{Tape, envelope};
 use crate::program::{
     Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
@@ -60,6 +62,8 @@ pub(super) struct Attempts<'a> {
     call: &'a Call<'a>,
     frame: &'a Frame<'a>,
     start: Start,
+    /// Why it begins so.
+    reuse: Option<ReuseReason>,
     /// Attempts that failed.
     pub(super) failures: Vec<AttemptFailure>,
     /// Prompt tokens of this call.
@@ -97,11 +101,12 @@ struct Success<'a> {
 }
 
 impl<'a> Attempts<'a> {
-    pub(super) fn new(call: &'a Call<'a>, frame: &'a Frame<'a>, start: Start) -> Self {
+    pub(super) fn new(call: &'a Call<'a>, frame: &'a Frame<'a>, start: Start, reuse: Option<ReuseReason>) -> Self {
         Self {
             call,
             frame,
             start,
+            reuse,
             failures: Vec::new(),
             tokens_in: 0,
             tokens_out: 0,
@@ -179,6 +184,7 @@ impl<'a> Attempts<'a> {
             tokens: self.tokens_in.saturating_add(self.tokens_out),
             attempts: self.generations,
             source: self.source,
+            reuse: self.reuse,
             language: call.agent.0.settings.language.as_str(),
             code: self.program.as_ref().map(|program| program.code.clone()),
             durability: self.frame.journal.durability,
@@ -244,9 +250,10 @@ impl<'a> Attempts<'a> {
                 value,
                 writes: &host.attempt.writes(),
                 probeable: tools.is_empty() && !reached_agents,
+                origin: Origin { created: Some(call.timestamp), call: Some(call.call_id) },
             },
         );
-        let differences = runtime.trial(&saved);
+        let differences = runtime.trial(&saved, runtime.registry().used_beside(&saved));
         if let Some(first) = differences.first() {
             saved.state = ProgramState::Candidate;
             let more =
@@ -261,8 +268,9 @@ impl<'a> Attempts<'a> {
             saved.note = Some(note.as_str().into());
             self.note = Some(note.into());
         }
-        runtime.registry().keep(&mut saved, program);
-        if self.frame.journal.store().is_some() {
+        let stored = self.frame.journal.store().is_some();
+        runtime.registry().keep(&mut saved, program, stored);
+        if stored {
             self.changes.push(Change::Kept { program: Arc::new(saved), run: Some(call.call_id) });
         }
     }

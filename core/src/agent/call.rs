@@ -22,7 +22,7 @@ use crate::contract::{ExecutionContract, Millis, Remaining, Tokens};
 use crate::ids::{CallId, TraceId};
 use crate::kernel::Environment;
 use crate::log::record::{CallRecord, DebugFields, rfc3339};
-use crate::outcome::{AgentOutcome, Durability, ErrorType, Metadata, Outcome, OutcomeError, Reason};
+use crate::outcome::{AgentOutcome, Durability, ErrorType, Metadata, Outcome, OutcomeError, Reason, ReuseReason};
 use crate::program::influence::{self, Observed};
 use crate::program::literals::literals;
 use crate::program::lock;
@@ -154,7 +154,7 @@ pub(super) struct Call<'a> {
     pub(super) deadline: Instant,
     /// The timeout that the deadline comes from: its own, or that of a call around it.
     pub(super) allowed: Duration,
-    timestamp: SystemTime,
+    pub(super) timestamp: SystemTime,
 }
 
 impl<'a> Call<'a> {
@@ -250,6 +250,7 @@ impl<'a> Call<'a> {
             journal: Journal::new(settings.store.as_ref(), level, self.call_id, self.deadline),
         };
         let mut environment = settings.environment.clone();
+        let mut reuse = None;
         let start = if !has_turn || self.is_over() {
             Start::Over
         } else if let Err(error) = &stored_turn {
@@ -258,13 +259,15 @@ impl<'a> Call<'a> {
             environment = Arc::new(Environment { refusal: Some(refusal.into()), ..(*environment).clone() });
             Start::Ask
         } else {
-            match self.find_kept(&frame) {
-                Some(kept) => Start::Kept(kept),
-                None if settings.lock.is_some() => Start::Locked(self.not_locked()),
-                None => Start::Ask,
+            let found = self.find_kept(&frame);
+            reuse = Some(found.as_ref().err().copied().unwrap_or(ReuseReason::Reused));
+            match found {
+                Ok(kept) => Start::Kept(kept),
+                Err(why) if settings.lock.is_some() => Start::Locked(self.not_locked(why)),
+                Err(_) => Start::Ask,
             }
         };
-        let mut attempts = Attempts::new(self, &frame, start);
+        let mut attempts = Attempts::new(self, &frame, start, reuse);
         let ran = driver::drive(contract, environment, &mut attempts).await;
         let (mut outcome, mut metadata) = attempts.settle(&ran);
         if let (Err(_), FailurePolicy::Fallback { role }) = (&outcome.result, settings.delegation.failure_policy())
@@ -310,7 +313,21 @@ impl<'a> Call<'a> {
             }
             unit.push(Change::Ended { record: record.clone(), agent: context.agent_id() });
             let writing = if wrote { context.writing() } else { None };
+            let kept = unit.iter().find_map(|change| match change {
+                Change::Kept { program, .. } => Some(program.clone()),
+                Change::Began(_)
+                | Change::Intent(_)
+                | Change::Effect { .. }
+                | Change::Ended { .. }
+                | Change::Context { .. }
+                | Change::State { .. }
+                | Change::Deleted { .. }
+                | Change::Used { .. } => None,
+            });
             if let Err(error) = frame.journal.write(unit) {
+                if let Some(kept) = kept {
+                    self.agent.runtime().registry().forget(&kept.key, kept.id());
+                }
                 let retriable =
                     matches!(error, StoreError::Full { .. } | StoreError::Busy { .. } | StoreError::TimedOut);
                 let what = if error == StoreError::Unanswered {
@@ -398,35 +415,43 @@ impl<'a> Call<'a> {
         seal(Some((parent.contract_hash(), Remaining { tokens, time: parent.budget().total_timeout })))
     }
 
-    /// A kept program whose evidence covers this call.
-    fn find_kept(&self, frame: &Frame<'_>) -> Option<Arc<Kept>> {
+    /// A kept program whose evidence covers this call, or why there is none.
+    fn find_kept(&self, frame: &Frame<'_>) -> Result<Arc<Kept>, ReuseReason> {
         let settings = &self.agent.0.settings;
-        if !self.reusable() {
-            return None;
+        if settings.reuse == Reuse::Off {
+            return Err(ReuseReason::Off);
         }
-        let executor = self.agent.runtime().executor(settings.language, settings.isolation)?;
+        if !self.reusable() {
+            return Err(ReuseReason::NotReusable);
+        }
+        let executor = self.agent.runtime().executor(settings.language, settings.isolation);
+        let Some(executor) = executor else { return Err(ReuseReason::NoProgram) };
         let mut influences = |program: &Program, input: usize| self.influences(frame, executor, program, input, &[]);
         let registry = self.agent.runtime().registry();
+        if let Some(store) = frame.journal.store() {
+            registry.follow(store.revision());
+        }
         let key = self.key();
         let context = |key: &str| CallHost::new(frame).attempt.get(key);
         let history = || history_digest(&self.agent.results());
         let state = Surroundings { context: &context, history: &history };
-        let allowed = |kept: &Kept| settings.lock.as_ref().is_none_or(|lock| lock.allows(&key, kept));
+        let allowed = |kept: &Kept| settings.lock.as_ref().is_none_or(|lock| lock.allows(&key, kept.program.digest));
         let found = registry.find_allowed(&key, self.arguments(), state, &allowed, &mut influences);
-        if found.is_some() || !self.adopt_stored(frame, executor, &key) {
+        if found.is_ok() || !self.adopt_stored(frame, executor, &key) {
             return found;
         }
         registry.find_allowed(&key, self.arguments(), state, &allowed, &mut influences)
     }
 
     /// What is missing where only locked programs may run.
-    fn not_locked(&self) -> Arc<str> {
+    fn not_locked(&self, why: ReuseReason) -> Arc<str> {
         let key = self.key();
+        let why = why.words();
         let (role, method, shape, language) = (&key.role, &key.method, &key.shape, key.language);
         format!(
             "`{}` has no program for {role}.{method} with arguments of the shape {shape:?} in {language} that fits this \
-             call, and no model is asked under reuse=\"locked\"; make the call with reuse=\"auto\" and write the lock \
-             file again with `cadenza lock`",
+             call ({why}), and no model is asked under reuse=\"locked\"; make the call with reuse=\"auto\" and write the \
+             lock file again with `cadenza lock`",
             lock::FILE
         )
         .into()
@@ -555,6 +580,8 @@ impl<'a> Call<'a> {
             ("timestamp".to_owned(), rfc3339(self.timestamp).into()),
             ("runtime".to_owned(), self.agent.runtime().name().into()),
             ("role".to_owned(), (&**self.agent.role()).into()),
+            ("namespace".to_owned(), (&*settings.namespace).into()),
+            ("agent".to_owned(), self.agent.0.name.as_deref().into()),
             ("model".to_owned(), (&*settings.model).into()),
             ("method".to_owned(), (&*self.method).into()),
             ("args".to_owned(), Value::List(self.args.to_vec())),
@@ -592,6 +619,8 @@ impl<'a> Call<'a> {
             metadata: metadata.clone(),
             duration: self.began.elapsed(),
             role: self.agent.role().clone(),
+            namespace: settings.namespace.clone(),
+            agent: self.agent.0.name.clone(),
             method: self.method.clone(),
             contract_source: settings.delegation.source(),
             parent_call_id: self.outer.map(|outer| outer.frame.call_id),

@@ -7,7 +7,7 @@ use crate::contract::ExecutionContract;
 use crate::contract::delegation::ContractSource;
 use crate::ids::{CallId, TraceId};
 use crate::kernel::Environment;
-use crate::outcome::{Metadata, Outcome, ProgramSource};
+use crate::outcome::{Metadata, Outcome, ProgramSource, ReuseReason};
 use crate::program::tape::Tape;
 use crate::provider::secret;
 use crate::value::{Map, Value, write_json_string};
@@ -33,6 +33,10 @@ pub struct CallRecord {
     pub duration: Duration,
     /// Role of the agent that was called.
     pub role: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name, if it has one.
+    pub agent: Option<Arc<str>>,
     /// Method that was called.
     pub method: Arc<str>,
     /// How the delegation contract was given.
@@ -118,6 +122,8 @@ impl CallRecord {
         put("timestamp", Field::Text(&rfc3339(self.timestamp)));
         put("runtime", Field::Text(self.runtime));
         put("role", Field::Text(&self.role));
+        put("namespace", Field::Text(&self.namespace));
+        put("agent", self.agent.as_deref().map_or(Field::Null, Field::Text));
         put("model", Field::Text(&self.model));
         put("method", Field::Text(&self.method));
         put("args", Field::List(&self.args));
@@ -137,6 +143,7 @@ impl CallRecord {
         put("execution_receiver", text(ran.then_some("sandbox")));
         put("language", Field::Text(metadata.language));
         put("program_source", Field::Text(metadata.source.as_str()));
+        put("reuse", text(metadata.reuse.map(ReuseReason::as_str)));
         put("outcome_error_type", error.map_or(Field::Null, |error| Field::Text(error.error_type.as_str())));
         put("outcome_error_message", error.map_or(Field::Null, |error| Field::Text(&error.message)));
         put("outcome_retriable", error.map_or(Field::Null, |error| Field::Bool(error.retriable)));

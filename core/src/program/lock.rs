@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::ids::Digest;
-use crate::program::registry::{Kept, Key};
+use crate::program::registry::Key;
 use crate::value::{Map, Value};
 
 /// The name under which the lock file lies in the working directory.
@@ -91,9 +91,9 @@ impl Lock {
         Ok(lines.len())
     }
 
-    /// Whether that program may run under that key.
-    pub fn allows(&self, key: &Key, kept: &Kept) -> bool {
-        self.allowed.contains(&(parts(key), kept.program.digest))
+    /// Whether the program with that checksum may run under that key.
+    pub fn allows(&self, key: &Key, checksum: Digest) -> bool {
+        self.allowed.contains(&(parts(key), checksum))
     }
 }
 

@@ -23,11 +23,13 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use parking_lot::RwLock;
 
 use crate::canonical;
-use crate::ids::Digest;
+use crate::ids::{CallId, Digest};
+use crate::outcome::ReuseReason;
 use crate::program::literals::{Literal, literals};
 use crate::program::{Arguments, INTERFACE_VERSION, Language, Program, Reads};
 use crate::value::{Map, Value};
@@ -197,6 +199,8 @@ pub struct Written<'a> {
     pub writes: &'a BTreeMap<String, Option<Value>>,
     /// Whether dry runs can show what it does. Otherwise reading alone counts.
     pub probeable: bool,
+    /// When and by which call.
+    pub origin: Origin,
 }
 
 impl Written<'_> {
@@ -297,6 +301,15 @@ fn any_leaf(value: &Value, is: &mut dyn FnMut(&Value) -> bool) -> bool {
     }
 }
 
+/// Where a kept program comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// When it was kept; `None` when nobody wrote it down.
+    pub created: Option<SystemTime>,
+    /// The call that made it; `None` when people did.
+    pub call: Option<CallId>,
+}
+
 /// A kept program as plain data: what a store keeps of it.
 #[derive(Clone, Debug)]
 pub struct Saved {
@@ -324,6 +337,51 @@ pub struct Saved {
     pub state: ProgramState,
     /// What speaks against a candidate.
     pub note: Option<Arc<str>>,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// What is known about one input of a kept program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// Whether the program looked at it.
+    pub read: bool,
+    /// Digest of its value in the run that made the program.
+    pub digest: Digest,
+    /// What that means for other values of it.
+    pub standing: Standing,
+}
+
+/// Whether a kept program runs for other values of an input than the one it was made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It does: a dry run showed that the input matters, or the program reached others and reading alone counts.
+    Free,
+    /// It read the input; a dry run will decide when another value comes.
+    Unproven,
+    /// It does not.
+    Pinned,
+}
+
+impl Standing {
+    /// The published spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Unproven => "unproven",
+            Self::Pinned => "pinned",
+        }
+    }
+
+    fn of(read: bool, probeable: bool, influence: u8) -> Self {
+        match influence {
+            PROVEN => Self::Free,
+            _ if !read => Self::Pinned,
+            _ if !probeable => Self::Free,
+            failed if failed >= MAX_PROBES => Self::Pinned,
+            _ => Self::Unproven,
+        }
+    }
 }
 
 /// What people decided about a kept program.
@@ -365,6 +423,26 @@ impl Saved {
     /// Names this program under this key for ever.
     pub fn id(&self) -> Digest {
         program_id(&self.key, &self.code)
+    }
+
+    /// Whether it is no longer offered; see [`Kept::quarantined`].
+    pub fn quarantined(&self) -> bool {
+        self.state == ProgramState::Quarantined || self.failures_in_a_row >= QUARANTINE_AFTER
+    }
+
+    /// Whether it may run where its evidence fits.
+    pub fn is_offered(&self) -> bool {
+        self.state != ProgramState::Candidate && !self.quarantined()
+    }
+
+    /// What is known about each input where no dry run was made yet.
+    pub fn evidence(&self) -> Vec<Input> {
+        let input = |(read, digest): &(bool, Digest)| Input {
+            read: *read,
+            digest: *digest,
+            standing: Standing::of(*read, self.probeable, 0),
+        };
+        self.inputs.iter().map(input).collect()
     }
 }
 
@@ -415,13 +493,16 @@ pub struct Kept {
     probeable: bool,
     state: ProgramState,
     note: Option<Arc<str>>,
+    origin: Origin,
+    /// Whether a store keeps it too: then what people decide there holds here.
+    stored: bool,
     uses: AtomicU64,
     failures: AtomicU64,
     failures_in_a_row: AtomicU32,
 }
 
 impl Kept {
-    fn new(saved: &Saved, program: Program) -> Self {
+    fn new(saved: &Saved, program: Program, stored: bool) -> Self {
         let arguments = Map::from([
             ("code".to_owned(), (&*program.code).into()),
             ("language".to_owned(), program.language.as_str().into()),
@@ -443,6 +524,8 @@ impl Kept {
             probeable: saved.probeable,
             state: saved.state,
             note: saved.note.clone(),
+            origin: saved.origin,
+            stored,
             uses: AtomicU64::new(saved.uses),
             failures: AtomicU64::new(saved.failures),
             failures_in_a_row: AtomicU32::new(saved.failures_in_a_row),
@@ -464,6 +547,11 @@ impl Kept {
         self.state
     }
 
+    /// Whether a store keeps it too.
+    pub fn is_stored(&self) -> bool {
+        self.stored
+    }
+
     fn is_pinned(&self) -> bool {
         self.state == ProgramState::Pinned
     }
@@ -476,6 +564,16 @@ impl Kept {
     /// Whether it may run where its evidence fits.
     pub fn is_offered(&self) -> bool {
         self.state != ProgramState::Candidate && !self.quarantined()
+    }
+
+    /// What is known about each input.
+    pub fn evidence(&self) -> Vec<Input> {
+        let input = |input: &InputEvidence| Input {
+            read: input.read,
+            digest: input.digest,
+            standing: Standing::of(input.read, self.probeable, input.influence.load(Ordering::Relaxed)),
+        };
+        self.inputs.iter().map(input).collect()
     }
 
     /// As data, for a store or a folder.
@@ -492,6 +590,7 @@ impl Kept {
             failures_in_a_row: self.failures_in_a_row.load(Ordering::Relaxed),
             state: self.state,
             note: self.note.clone(),
+            origin: self.origin,
             pins: self.pins.clone(),
         }
     }
@@ -515,19 +614,20 @@ impl Kept {
         }
     }
 
-    /// Whether the evidence covers these inputs in this state. `influences(i)` makes a dry run: does changing input `i`
-    /// change what the program does? Inputs are the positional arguments in order, then the named ones in key order.
+    /// Whether the evidence covers these inputs in this state, or what does not. `influences(i)` makes a dry run: does
+    /// changing input `i` change what the program does? Inputs are the positional arguments in order, then the named ones
+    /// in key order.
     fn fits(
         &self,
         arguments: Arguments<'_>,
         state: Surroundings<'_>,
         influences: &mut dyn FnMut(&Program, usize) -> bool,
-    ) -> bool {
+    ) -> Result<(), ReuseReason> {
         if !self.pins.hold(state) {
-            return false;
+            return Err(ReuseReason::PinnedState);
         }
         let values = arguments.args.iter().chain(arguments.kwargs.values());
-        self.inputs.iter().zip(values).enumerate().all(|(index, (input, value))| {
+        let fit = self.inputs.iter().zip(values).enumerate().all(|(index, (input, value))| {
             let failed_probes = input.influence.load(Ordering::Relaxed);
             if failed_probes == PROVEN || canonical::hash(value) == input.digest {
                 return true;
@@ -544,23 +644,17 @@ impl Kept {
             let influential = influences(&self.program, index);
             input.influence.store(if influential { PROVEN } else { failed_probes + 1 }, Ordering::Relaxed);
             influential
-        })
+        });
+        if fit { Ok(()) } else { Err(ReuseReason::PinnedInput) }
     }
-}
-
-/// One line of [`Registry::list`].
-#[derive(Clone, Debug)]
-pub struct Listed {
-    /// Under what it is kept.
-    pub key: Key,
-    /// The program.
-    pub kept: Arc<Kept>,
 }
 
 /// Kept programs of one runtime, in memory. Lookups take a read lock and touch no history.
 #[derive(Debug, Default)]
 pub struct Registry {
     state: RwLock<State>,
+    /// What the store's count of people's decisions was when it was last looked at.
+    revision: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -592,18 +686,8 @@ struct Slot {
 }
 
 impl Registry {
-    /// A kept program whose evidence covers these arguments in this state, newest first.
-    pub fn find(
-        &self,
-        key: &Key,
-        arguments: Arguments<'_>,
-        state: Surroundings<'_>,
-        influences: &mut dyn FnMut(&Program, usize) -> bool,
-    ) -> Option<Arc<Kept>> {
-        self.find_allowed(key, arguments, state, &|_| true, influences)
-    }
-
-    /// [`Registry::find`] among the programs that are allowed.
+    /// A kept program that is allowed and whose evidence covers these arguments in this state, newest first; else what
+    /// stood in the way of the one that came nearest.
     pub fn find_allowed(
         &self,
         key: &Key,
@@ -611,15 +695,53 @@ impl Registry {
         state: Surroundings<'_>,
         allowed: &dyn Fn(&Kept) -> bool,
         influences: &mut dyn FnMut(&Program, usize) -> bool,
-    ) -> Option<Arc<Kept>> {
-        let offered = |kept: &Kept| kept.is_offered() && allowed(kept);
+    ) -> Result<Arc<Kept>, ReuseReason> {
+        let mut try_one = |kept: &Kept| {
+            if kept.quarantined() {
+                return Err(ReuseReason::Quarantined);
+            }
+            if kept.state == ProgramState::Candidate {
+                return Err(ReuseReason::Candidate);
+            }
+            if !allowed(kept) {
+                return Err(ReuseReason::NotLocked);
+            }
+            kept.fits(arguments, state, influences)
+        };
         // Cloned out of the lock, for a dry run must not hold it; there are at most MAX_VARIANTS.
-        let first = self.state.read().slots.get(key)?.variants.first()?.clone();
-        if offered(&first) && first.fits(arguments, state, influences) {
-            return Some(first);
+        let first = self.state.read().slots.get(key).and_then(|slot| slot.variants.first().cloned());
+        let Some(first) = first else { return Err(ReuseReason::NoProgram) };
+        let mut nearest = match try_one(&first) {
+            Ok(()) => return Ok(first),
+            Err(why) => why,
+        };
+        let rest = self.state.read().slots.get(key).and_then(|slot| slot.variants.get(1..).map(<[_]>::to_vec));
+        for kept in rest.unwrap_or_default() {
+            match try_one(&kept) {
+                Ok(()) => return Ok(kept),
+                Err(why) if nearness(why) > nearness(nearest) => nearest = why,
+                Err(_) => {}
+            }
         }
-        let rest = self.state.read().slots.get(key)?.variants.get(1..)?.to_vec();
-        rest.into_iter().find(|kept| offered(kept) && kept.fits(arguments, state, influences))
+        Err(nearest)
+    }
+
+    /// Forgets what a store keeps too, once people decided something there: it is read again when it is next needed.
+    pub fn follow(&self, revision: u64) {
+        if self.revision.load(Ordering::Acquire) == revision {
+            return;
+        }
+        let mut state = self.state.write();
+        if self.revision.swap(revision, Ordering::AcqRel) != revision {
+            state.slots.values_mut().for_each(|slot| slot.variants.retain(|kept| !kept.stored));
+        }
+    }
+
+    /// Forgets one program.
+    pub fn forget(&self, key: &Key, id: Digest) {
+        if let Some(slot) = self.state.write().slots.get_mut(key) {
+            slot.variants.retain(|kept| kept.id != id);
+        }
     }
 
     /// A program that succeeded as data, with what is known of the run that made it; not kept yet.
@@ -656,12 +778,14 @@ impl Registry {
             failures_in_a_row: 0,
             state: ProgramState::Active,
             note: None,
+            origin: written.origin,
             key,
         }
     }
 
     /// Keeps what [`Registry::weigh`] made, as the newest version: before the others, or behind them if it is a candidate.
-    pub fn keep(&self, saved: &mut Saved, program: Program) {
+    /// `stored` says whether a store keeps it too.
+    pub fn keep(&self, saved: &mut Saved, program: Program, stored: bool) {
         let mut state = self.state.write();
         let slot = state.slot(&saved.key);
         slot.versions += 1;
@@ -672,21 +796,25 @@ impl Registry {
                 slot.variants.iter().take_while(|kept| kept.is_pinned()).count()
             }
         };
-        slot.variants.insert(place, Arc::new(Kept::new(saved, program)));
+        slot.variants.insert(place, Arc::new(Kept::new(saved, program, stored)));
         slot.variants.truncate(MAX_VARIANTS);
     }
 
-    /// The programs under one key, in the order in which they are offered.
-    pub fn variants(&self, key: &Key) -> Vec<Arc<Kept>> {
-        self.state.read().slots.get(key).map(|slot| slot.variants.clone()).unwrap_or_default()
+    /// The other programs under its key that ran again and did well.
+    pub fn used_beside(&self, candidate: &Saved) -> Vec<Arc<str>> {
+        let id = candidate.id();
+        let state = self.state.read();
+        let variants = state.slots.get(&candidate.key).map(|slot| &slot.variants[..]).unwrap_or_default();
+        let used = |kept: &&Arc<Kept>| kept.is_offered() && kept.uses() > kept.failures() && kept.id != id;
+        variants.iter().filter(used).map(|kept| kept.program.code.clone()).collect()
     }
 
-    /// Takes in a program that a store kept, in the place of one with the same id: newer versions come first.
+    /// Takes in a program that a store or people kept, in the place of one with the same id: newer versions come first.
     pub fn adopt(&self, saved: &Saved, program: Program) {
         let mut state = self.state.write();
         let slot = state.slot(&saved.key);
         slot.versions = slot.versions.max(saved.version);
-        let kept = Kept::new(saved, program);
+        let kept = Kept::new(saved, program, true);
         slot.variants.retain(|known| known.id != kept.id);
         let before = |other: &&Arc<Kept>| {
             other.is_pinned() || (other.state != ProgramState::Candidate && other.version > kept.version)
@@ -706,25 +834,34 @@ impl Registry {
         state.slots.get(key).is_some_and(|slot| slot.variants.iter().any(|kept| kept.id == id))
     }
 
-    /// Every kept program, or those of one role, ordered by role, method and version.
-    pub fn list(&self, role: Option<&str>) -> Vec<Listed> {
+    /// The program with that id, if it is here.
+    pub fn get(&self, key: &Key, id: Digest) -> Option<Arc<Kept>> {
         let state = self.state.read();
-        let mut listed: Vec<_> = state
-            .slots
-            .iter()
-            .filter(|(key, _)| role.is_none_or(|role| *key.role == *role))
-            .flat_map(|(key, slot)| slot.variants.iter().map(|kept| Listed { key: key.clone(), kept: kept.clone() }))
-            .collect();
-        listed.sort_by(|left, right| {
-            let name = |listed: &Listed| (listed.key.role.clone(), listed.key.method.clone(), listed.key.shape.clone());
-            (name(left), left.kept.version).cmp(&(name(right), right.kept.version))
-        });
-        listed
+        state.slots.get(key)?.variants.iter().find(|kept| kept.id == id).cloned()
+    }
+
+    /// Every kept program with its key, in no order.
+    pub fn list(&self) -> Vec<(Key, Arc<Kept>)> {
+        let state = self.state.read();
+        let all = state.slots.iter();
+        all.flat_map(|(key, slot)| slot.variants.iter().map(|kept| (key.clone(), kept.clone()))).collect()
     }
 
     /// Forgets every program.
     pub fn clear(&self) {
         *self.state.write() = State::default();
+    }
+}
+
+/// How near a program came to running, by what stood in its way.
+fn nearness(why: ReuseReason) -> u8 {
+    match why {
+        ReuseReason::NoProgram | ReuseReason::Off | ReuseReason::NotReusable => 0,
+        ReuseReason::Quarantined | ReuseReason::Candidate => 1,
+        ReuseReason::NotLocked => 2,
+        ReuseReason::PinnedState => 3,
+        ReuseReason::PinnedInput => 4,
+        ReuseReason::Reused => 5,
     }
 }
 
@@ -821,7 +958,7 @@ mod tests {
     fn keep_written(registry: &Registry, code: &str, args: &[Value], written: &Written<'_>) -> Saved {
         let program = program(code);
         let mut saved = registry.weigh(key(args), &program, "m".into(), written);
-        registry.keep(&mut saved, program);
+        registry.keep(&mut saved, program, false);
         saved
     }
 
@@ -836,13 +973,15 @@ mod tests {
             value: &NONE.1,
             writes: &NONE.2,
             probeable: true,
+            origin: Origin::default(),
         }
     }
 
     fn find(registry: &Registry, args: &[Value], context: &Map, influences: bool) -> bool {
         let kwargs = Map::new();
         let state = Surroundings { context: &|key| context.get(key).cloned(), history: &|| history_digest(&[]) };
-        registry.find(&key(args), Arguments { args, kwargs: &kwargs }, state, &mut |_, _| influences).is_some()
+        let arguments = Arguments { args, kwargs: &kwargs };
+        registry.find_allowed(&key(args), arguments, state, &|_| true, &mut |_, _| influences).is_ok()
     }
 
     fn key(args: &[Value]) -> Key {
@@ -897,7 +1036,7 @@ mod tests {
     fn failing_in_a_row_quarantines_and_success_forgives() {
         let registry = Registry::default();
         keep(&registry, &[], &Reads::default(), true);
-        let kept = registry.list(None).remove(0).kept;
+        let kept = registry.list().remove(0).1;
         kept.used(false);
         kept.used(false);
         kept.used(true);
@@ -989,7 +1128,7 @@ mod tests {
         for number in 0..20 {
             keep(&registry, &[Value::Int(number)], &Reads::default(), true);
         }
-        assert_eq!(registry.list(None).len(), MAX_VARIANTS);
+        assert_eq!(registry.list().len(), MAX_VARIANTS);
     }
 
     #[test]

@@ -3,26 +3,25 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
 use crate::agent::{Agent, UseError};
-use crate::ids::{CallId, Digest};
+use crate::ids::CallId;
 use crate::log::record::CallRecord;
-use crate::outcome::Durability;
-use crate::program::lock::{Lock, LockError};
-use crate::program::registry::{Listed, ProgramState, Registry, Saved};
+use crate::program::registry::Registry;
 use crate::program::{Executor, Isolation, Language};
 use crate::provider::ModelSpec;
-use crate::store::folder::{self, FolderError};
-use crate::store::{CallQuery, Change, Store, StoreError};
-use crate::value::{Map, Value};
+use crate::store::Store;
+use crate::value::Map;
 
+pub mod calls;
 pub mod config;
 pub(crate) mod driver;
+mod eject;
 pub mod options;
+pub mod repertoire;
 pub mod replay;
 pub mod settings;
 mod spawn;
@@ -164,116 +163,9 @@ impl Runtime {
         self.0.calls.lock().iter().rev().find(|record| record.call_id() == id).cloned()
     }
 
-    /// Kept programs, all or of one role; those of the store too.
-    pub fn programs(&self, role: Option<&str>) -> Vec<Listed> {
-        self.adopt_programs(role);
-        self.0.registry.list(role)
-    }
-
-    /// Takes in the programs of the store. One that does not compile any more, or cannot be read, is left out.
-    fn adopt_programs(&self, role: Option<&str>) {
-        let Some(store) = self.store() else { return };
-        let settings = &self.0.settings;
-        let saved = store.programs(None).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the programs of the store cannot be read");
-            Vec::new()
-        });
-        for saved in saved.iter().filter(|saved| role.is_none_or(|role| *saved.key.role == *role)) {
-            let Some(executor) = self.executor(saved.key.language, settings.isolation) else { continue };
-            if !self.0.registry.knows(&saved.key, saved.id())
-                && let Ok(program) = executor.compile(&saved.code, &settings.limits)
-            {
-                self.0.registry.adopt(saved, program);
-            }
-        }
-    }
-
-    /// Writes every kept program into a folder of source files; see [`folder`].
-    pub fn export(&self, folder: &Path) -> Result<usize, FolderError> {
-        let saved: Vec<_> = self.programs(None).iter().map(|listed| listed.kept.saved(&listed.key)).collect();
-        folder::export(&saved, folder)
-    }
-
-    /// Takes in a folder of source files. An edited one becomes a pinned program, one version later; one that does not
-    /// compile is refused, and then nothing is taken in.
-    pub fn import(&self, folder: &Path) -> Result<usize, FolderError> {
-        let settings = &self.0.settings;
-        let mut programs = Vec::new();
-        for saved in folder::import(folder)? {
-            let refused = |message: String| FolderError {
-                path: folder.to_owned(),
-                message: format!("{}.{} in {}: {message}", saved.key.role, saved.key.method, saved.key.language),
-            };
-            let executor = self.executor(saved.key.language, settings.isolation);
-            let executor = executor.ok_or_else(|| refused("this build does not run that language".to_owned()))?;
-            let program = executor.compile(&saved.code, &settings.limits).map_err(|error| refused(error.message))?;
-            programs.push((saved, program));
-        }
-        if let Some(store) = self.store() {
-            let kept = |(saved, _): &(Saved, _)| Change::Kept { program: Arc::new(saved.clone()), run: None };
-            let written = store.write(programs.iter().map(kept).collect(), Durability::Strict, None);
-            written.map_err(|error| FolderError { path: folder.to_owned(), message: error.to_string() })?;
-        }
-        let count = programs.len();
-        for (saved, program) in programs {
-            self.0.registry.adopt(&saved, program);
-        }
-        Ok(count)
-    }
-
-    /// Pins a program, puts it aside, or leaves it to its evidence again. `false` when there is no such program.
-    pub fn set_program_state(&self, id: Digest, state: ProgramState) -> Result<bool, StoreError> {
-        let Some(listed) = self.programs(None).into_iter().find(|listed| listed.kept.id == id) else {
-            return Ok(false);
-        };
-        if let Some(store) = self.store() {
-            store.write(vec![Change::State { program: id, state }], Durability::Strict, None)?;
-        }
-        let mut saved = listed.kept.saved(&listed.key);
-        (saved.state, saved.failures_in_a_row, saved.note) = (state, 0, None);
-        self.0.registry.adopt(&saved, listed.kept.program.clone());
-        Ok(true)
-    }
-
-    /// Writes the lock file of every program that may run now.
-    pub fn lock(&self, path: &Path) -> Result<usize, LockError> {
-        let programs = self.programs(None);
-        let active = programs.iter().filter(|listed| listed.kept.is_offered());
-        Lock::write(path, active.map(|listed| (&listed.key, listed.kept.program.digest)))
-    }
-
-    /// The newest kept program of a method.
-    pub fn program(&self, role: &str, method: &str) -> Option<Listed> {
-        self.programs(Some(role))
-            .into_iter()
-            .filter(|listed| *listed.key.method == *method)
-            .max_by_key(|listed| listed.kept.version)
-    }
-
     /// Where things outlive the process; `None` when everything is in memory.
     pub fn store(&self) -> Option<&Arc<dyn Store>> {
         self.0.settings.store.as_ref()
-    }
-
-    /// Ended calls as data, oldest first, at most `limit`: from the store if there is one, else the last ones of this
-    /// runtime. Keys are those of a log line.
-    pub fn call_maps(&self, limit: usize) -> Result<Vec<Map>, StoreError> {
-        let Some(store) = self.store() else {
-            let calls = self.calls();
-            return Ok(calls[calls.len().saturating_sub(limit)..].iter().map(|record| record.to_map()).collect());
-        };
-        let calls = store.calls(&CallQuery { limit, ..CallQuery::default() })?;
-        Ok(calls.into_iter().rev().map(|call| call.record).collect())
-    }
-
-    /// One ended call as data, with its tool calls as `effects` when it comes from the store.
-    pub fn call_map(&self, id: CallId) -> Result<Option<Map>, StoreError> {
-        let Some(store) = self.store() else { return Ok(self.call(id).map(|record| record.to_map())) };
-        Ok(store.call(id)?.map(|mut call| {
-            let effects = call.effects.into_iter().map(Value::Map).collect();
-            call.record.insert("effects".into(), Value::List(effects));
-            call.record
-        }))
     }
 
     /// Waits, within a bound, until the log and the store are out.

@@ -44,17 +44,9 @@ struct Past {
 }
 
 impl Runtime {
-    /// Runs a program on the recorded calls of the programs that were used under its key before. Empty when it gives what
-    /// they gave, and when there were none.
-    pub fn trial(&self, candidate: &Saved) -> Vec<Difference> {
-        let id = candidate.id();
-        let used: Vec<Arc<str>> = self
-            .registry()
-            .variants(&candidate.key)
-            .into_iter()
-            .filter(|kept| kept.is_offered() && kept.uses() > kept.failures() && kept.id != id)
-            .map(|kept| kept.program.code.clone())
-            .collect();
+    /// Runs a program on the recorded calls of the programs `used` under its key before. Empty when it gives what they
+    /// gave, and when there were none.
+    pub(crate) fn trial(&self, candidate: &Saved, used: Vec<Arc<str>>) -> Vec<Difference> {
         if used.is_empty() {
             return Vec::new();
         }

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::ids::Digest;
 use crate::program::Language;
-use crate::program::registry::{Key, Pins, ProgramState, Saved};
+use crate::program::registry::{Key, Origin, Pins, ProgramState, Saved};
 use crate::value::{Map, Value};
 
 /// The index of the folder.
@@ -47,8 +47,9 @@ pub fn export(programs: &[Saved], folder: &Path) -> Result<usize, FolderError> {
     Ok(programs.len())
 }
 
-/// Reads a folder back. A file that was edited gives a new program, one version later.
-pub fn import(folder: &Path) -> Result<Vec<Saved>, FolderError> {
+/// Reads a folder back: each program, and whether its file was edited. Then it is a new program, one version later, whose
+/// evidence is still that of the old one.
+pub fn import(folder: &Path) -> Result<Vec<(Saved, bool)>, FolderError> {
     let index = folder.join(INDEX);
     let wrong = |message: String| FolderError { path: index.clone(), message };
     let text = std::fs::read_to_string(&index).map_err(|error| failed(&index, error))?;
@@ -80,7 +81,7 @@ pub fn import(folder: &Path) -> Result<Vec<Saved>, FolderError> {
             Some(_) | None => None,
         };
         let (code, edited) = code;
-        Ok(Saved {
+        let saved = Saved {
             key: Key {
                 namespace: text("namespace")?.into(),
                 role: text("role")?.into(),
@@ -91,22 +92,19 @@ pub fn import(folder: &Path) -> Result<Vec<Saved>, FolderError> {
                 interface: number("interface")?,
             },
             code: code.into(),
-            model: if edited { "edited".into() } else { text("model")?.into() },
+            model: text("model")?.into(),
             version: number("version")? + u32::from(edited),
             inputs: inputs.ok_or_else(|| incomplete("inputs"))?,
             probeable: map.get("probeable").and_then(Value::as_bool).ok_or_else(|| incomplete("probeable"))?,
-            // Who edits a program answers for what it takes from its surroundings.
-            pins: map.get("pins").filter(|_| !edited).map(Pins::from_value).unwrap_or_default(),
+            pins: map.get("pins").map(Pins::from_value).unwrap_or_default(),
             uses: 0,
             failures: 0,
             failures_in_a_row: 0,
             note: None,
-            state: if edited {
-                ProgramState::Pinned
-            } else {
-                text("state").ok().and_then(ProgramState::from_name).unwrap_or_default()
-            },
-        })
+            state: text("state").ok().and_then(ProgramState::from_name).unwrap_or_default(),
+            origin: Origin::default(),
+        };
+        Ok((saved, edited))
     };
     entries.iter().enumerate().map(read).collect()
 }

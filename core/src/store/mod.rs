@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
-use crate::ids::{CallId, Digest};
+use crate::ids::{CallId, Digest, TraceId};
 use crate::kernel::StoredRun;
 use crate::log::record::CallRecord;
+use crate::outcome::AgentOutcome;
 pub use crate::outcome::Durability;
 use crate::program::registry::{Key, ProgramState, Saved};
 use crate::program::tape::Tape;
@@ -88,6 +89,11 @@ pub enum Change {
         program: Digest,
         /// What they decided.
         state: ProgramState,
+    },
+    /// People deleted a program. The calls that ran it keep its text.
+    Deleted {
+        /// Its id.
+        program: Digest,
     },
     /// A kept program ran again.
     Used {
@@ -168,19 +174,77 @@ pub struct StoredCall {
     pub tapes: Result<Vec<Tape>, String>,
 }
 
+impl StoredCall {
+    /// The call as data, with its place as `gseq`.
+    pub fn to_map(self) -> Map {
+        let mut map = self.record;
+        map.insert("gseq".into(), Value::Int(self.gseq));
+        map
+    }
+}
+
 /// Which calls to list; newest first.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct CallQuery {
+    /// Only of this namespace.
+    pub namespace: Option<String>,
     /// Only of this role.
     pub role: Option<String>,
     /// Only of this method.
     pub method: Option<String>,
     /// Only of this named agent.
     pub agent: Option<AgentId>,
+    /// Only of named agents with this name.
+    pub agent_name: Option<String>,
+    /// Only those that ended so: `ok`, `error` or `interrupted`.
+    pub status: Option<String>,
+    /// Only those that programs made within this flow.
+    pub below: Option<TraceId>,
+    /// Only those that began then or later.
+    pub since: Option<SystemTime>,
     /// Only before this place.
     pub before: Option<i64>,
+    /// Only behind this place, and then the oldest first.
+    pub after: Option<i64>,
     /// At most so many.
     pub limit: usize,
+}
+
+impl Default for CallQuery {
+    /// All calls.
+    fn default() -> Self {
+        Self {
+            namespace: None,
+            role: None,
+            method: None,
+            agent: None,
+            agent_name: None,
+            status: None,
+            below: None,
+            since: None,
+            before: None,
+            after: None,
+            limit: usize::MAX,
+        }
+    }
+}
+
+impl CallQuery {
+    /// How calls end, as `status` names it.
+    pub const STATUSES: [&str; 3] = ["ok", "error", "interrupted"];
+
+    /// Whether a call of this process is asked for: places are the store's alone, and so is an agent's number.
+    pub fn asks_for(&self, record: &CallRecord) -> bool {
+        let is = |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
+        let interrupted = record.metadata.agent_outcome == AgentOutcome::Interrupted;
+        is(&self.namespace, &record.namespace)
+            && is(&self.role, &record.role)
+            && is(&self.method, &record.method)
+            && is(&self.agent_name, record.agent.as_deref().unwrap_or_default())
+            && is(&self.status, if interrupted { "interrupted" } else { record.outcome.status() })
+            && self.below.is_none_or(|trace| trace == record.trace_id() && record.depth > 0)
+            && self.since.is_none_or(|since| record.timestamp >= since)
+    }
 }
 
 /// What [`Store::verify`] found.
@@ -209,7 +273,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// One call; `None` when there is no such call.
     fn call(&self, id: CallId) -> Result<Option<StoredCall>, StoreError>;
 
-    /// Ended calls, newest first.
+    /// Ended calls that are asked for.
     fn calls(&self, query: &CallQuery) -> Result<Vec<StoredCall>, StoreError>;
 
     /// The transcript of an ended call with its contract; what it says is not believed yet.
@@ -229,6 +293,10 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Kept programs: those under one key, newest first, or all.
     fn programs(&self, key: Option<&Key>) -> Result<Vec<Saved>, StoreError>;
+
+    /// Changes whenever people decided something about programs, in this process or in another: then what was read of them
+    /// before is old. Costs no disk.
+    fn revision(&self) -> u64;
 
     /// Checks one call (level 1 of unified-kernel 6.10): every byte that is stored of it, and its place.
     fn verify_call(&self, id: CallId) -> Result<(), StoreError>;

@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 
 use cadenza_core::printable::{printable, printable_json};
-use cadenza_core::runtime::Runtime;
-use cadenza_core::runtime::options::{LogOption, Options, StoreOption};
 use cadenza_core::store::Store as _;
 use cadenza_core::value::{Map, Value};
 
 use super::say;
 use crate::failure::{Exit, Failure};
 use crate::logfile::LogFile;
+use crate::options::runtime_of;
 use crate::{Context, options};
 
 /// Replays one stored call: the same kernel over the recorded inputs must come to the same end, and its programs, run again
@@ -36,8 +35,20 @@ impl Replay {
         let id = entry.call_id()?;
         let run = store.run(id).map_err(Failure::failed)?;
         let run = run.ok_or_else(|| Failure::usage(format!("no transcript of call {id}")))?;
-        run.verify().map_err(|divergence| Failure::failed(format!("the transcript is not intact: {divergence}")))?;
-        let replay = runtime(&store.location())?.replay(id).map_err(Failure::failed)?;
+        let intact = run.verify().map_err(|divergence| format!("the transcript is not intact: {divergence}"));
+        let runtime = runtime_of(Some(store.location().into()))?;
+        let replayed = intact.and_then(|()| runtime.replay(id).map_err(|error| error.to_string()));
+        let replay = match replayed {
+            Ok(replay) => replay,
+            Err(detail) if self.json => {
+                let fields = [("ok", false.into()), ("call_id", id.to_string().into()), ("detail", detail.into())];
+                super::say_json(&Value::Map(
+                    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+                ));
+                return Ok(Exit::Failed);
+            }
+            Err(detail) => return Err(Failure::failed(detail)),
+        };
         let ended = replay.ended;
         let value = ended.value.as_deref().cloned().unwrap_or_default();
         if self.json {
@@ -66,15 +77,4 @@ impl Replay {
         }
         Ok(Exit::Ok)
     }
-}
-
-/// A runtime over the store that asks no model and keeps no log.
-fn runtime(store: &str) -> Result<Runtime, Failure> {
-    let options = Options {
-        model: Some("library".into()),
-        store: Some(StoreOption::Path(store.into())),
-        log: Some(LogOption::Off),
-        ..Options::default()
-    };
-    Runtime::builder().name("cadenza-cli").options(options).build().map_err(Failure::usage)
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use cadenza_core::outcome::ReuseReason;
 use cadenza_core::value::Value;
 
 use super::{say, say_json};
@@ -84,7 +85,10 @@ fn facts(entry: &Entry) -> Vec<(&'static str, String)> {
         ("took", milliseconds(entry.number("duration_ms"))),
         ("runtime", entry.text("runtime").to_owned()),
         ("model", entry.text("model").to_owned()),
+        ("agent", entry.text("agent").to_owned()),
+        ("namespace", entry.text("namespace").to_owned()),
         ("program", format!("{} {}", entry.text("program_source"), entry.text("language")).trim().to_owned()),
+        ("reuse", ReuseReason::from_name(entry.text("reuse")).map_or("", ReuseReason::words).to_owned()),
         ("ended", format!("{} {}", entry.text("agent_outcome"), entry.text("reason")).trim().to_owned()),
         ("error", entry.text("outcome_error_message").to_owned()),
         ("transcript", entry.text("transcript_head").to_owned()),

@@ -1,27 +1,33 @@
-//! `cadenza tail LOG`.
+//! `cadenza tail LOG`: of a log or of a store.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cadenza_core::cancel::CancelToken;
 use cadenza_core::printable::{printable, printable_json};
+use cadenza_core::store::{CallQuery, SqliteStore, Store as _};
+use cadenza_core::value::Value;
 
-use super::say;
+use super::{say, say_json};
 use crate::failure::{Exit, Failure};
-use crate::logfile::{Entry, short_id};
+use crate::logfile::{Entry, is_store, short_id};
 use crate::options::default_log;
 use crate::style::Style;
-use crate::{Context, interrupt};
+use crate::{Context, interrupt, options};
 
-/// How often a followed log is looked at.
+/// How often a followed log or store is looked at.
 const TICK: Duration = Duration::from_millis(150);
 
-/// Shows the end of a log.
+/// Calls of a followed store that are read at once.
+const PAGE: usize = 1_000;
+
+/// Shows the end of a log or store.
 #[derive(Debug, clap::Args)]
 pub struct Tail {
-    /// The log; the configured one when none is named
+    /// The log or store; the configured one when none is named
     #[arg(value_name = "LOG")]
     log: Option<PathBuf>,
     /// How many calls
@@ -30,7 +36,7 @@ pub struct Tail {
     /// Go on with the calls to come, until Ctrl-C
     #[arg(short, long)]
     follow: bool,
-    /// Print the lines as they are
+    /// Print the calls themselves, one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -38,30 +44,37 @@ pub struct Tail {
 impl Tail {
     pub(crate) fn run(self, context: &Context<'_>) -> Result<Exit, Failure> {
         let path = self.log.clone().map_or_else(default_log, Ok)?;
-        let mut follower = Follower::open(&path)?;
-        let lines = follower.lines()?;
-        for line in &lines[lines.len().saturating_sub(self.lines)..] {
-            self.show(line, context.style);
-        }
+        let mut end = if is_store(&path) { End::of_store(&path)? } else { End::Log(Follower::open(&path)?) };
+        end.last(self.lines)?.iter().for_each(|call| self.show(call, context.style));
         if !self.follow {
             return Ok(Exit::Ok);
         }
         let cancel = CancelToken::default();
         let _guard = interrupt::guard(&cancel, None);
         while !cancel.is_cancelled() {
-            for line in follower.lines()? {
-                self.show(&line, context.style);
+            let new = end.new()?;
+            new.iter().for_each(|call| self.show(call, context.style));
+            if new.is_empty() {
+                std::thread::sleep(TICK);
             }
-            std::thread::sleep(TICK);
         }
         Ok(Exit::Interrupted)
     }
 
-    fn show(&self, line: &str, style: Style) {
-        if self.json {
-            return say(&printable_json(line));
-        }
-        let Some(entry) = Entry::parse(line) else { return say(&style.faint(&printable(line))) };
+    fn show(&self, call: &Call, style: Style) {
+        let parsed;
+        let entry: &Entry = match call {
+            Call::Line(line) if self.json => return say(&printable_json(line)),
+            Call::Line(line) => match Entry::parse(line) {
+                Some(entry) => {
+                    parsed = entry;
+                    &parsed
+                }
+                None => return say(&style.faint(&printable(line))),
+            },
+            Call::Stored(entry) if self.json => return say_json(&Value::Map(entry.fields().clone())),
+            Call::Stored(entry) => entry,
+        };
         // The time of day, from RFC 3339.
         let time = entry.text("timestamp").get(11..19).unwrap_or_default();
         let id = short_id(entry.text("call_id"));
@@ -71,8 +84,64 @@ impl Tail {
             style.faint(&format!("{time} {id}")),
             entry.signature(style),
             entry.state(style),
-            style.faint(&entry.cost())
+            style.faint(&format!("{}{}", entry.cost(), entry.whose()))
         ));
+    }
+}
+
+/// One call as it is shown.
+enum Call {
+    /// A line of a log, which may be none.
+    Line(String),
+    /// A call of a store.
+    Stored(Box<Entry>),
+}
+
+/// Where new calls appear.
+enum End {
+    Log(Follower),
+    Store {
+        store: Arc<SqliteStore>,
+        /// Place of the last call that was seen.
+        after: i64,
+    },
+}
+
+impl End {
+    fn of_store(path: &Path) -> Result<Self, Failure> {
+        Ok(Self::Store { store: options::open(path)?, after: 0 })
+    }
+
+    /// The last calls that are there, oldest first.
+    fn last(&mut self, count: usize) -> Result<Vec<Call>, Failure> {
+        match self {
+            Self::Log(follower) => {
+                let mut lines = follower.lines()?;
+                let first = lines.len().saturating_sub(count);
+                Ok(lines.drain(first..).map(Call::Line).collect())
+            }
+            Self::Store { store, after } => {
+                // One at least, to know where new ones begin.
+                let query = CallQuery { limit: count.max(1), ..CallQuery::default() };
+                let mut calls = store.calls(&query).map_err(Failure::failed)?;
+                *after = calls.first().map_or(0, |call| call.gseq);
+                calls.truncate(count);
+                Ok(calls.into_iter().rev().map(|call| Call::Stored(Box::new(Entry::of_stored(call)))).collect())
+            }
+        }
+    }
+
+    /// Calls that ended since, oldest first.
+    fn new(&mut self) -> Result<Vec<Call>, Failure> {
+        match self {
+            Self::Log(follower) => Ok(follower.lines()?.into_iter().map(Call::Line).collect()),
+            Self::Store { store, after } => {
+                let query = CallQuery { after: Some(*after), limit: PAGE, ..CallQuery::default() };
+                let calls = store.calls(&query).map_err(Failure::failed)?;
+                *after = calls.last().map_or(*after, |call| call.gseq);
+                Ok(calls.into_iter().map(|call| Call::Stored(Box::new(Entry::of_stored(call)))).collect())
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use cadenza_core::store::{Store as _, StoreError};
+use cadenza_core::value::Value;
 
 use super::say;
 use crate::failure::{Exit, Failure};
@@ -38,6 +39,15 @@ impl Verify {
             Ok((calls, entries)) if self.json => say(&format!(r#"{{"ok":true,"calls":{calls},"entries":{entries}}}"#)),
             Ok((calls, entries)) => {
                 say(&format!("{} {calls} call(s), {entries} entries", context.style.good("intact:")));
+            }
+            Err(StoreError::Tampered { call, place, message }) if self.json => {
+                let call = Value::from((!call.is_empty()).then_some(call));
+                let fields =
+                    [("ok", false.into()), ("call_id", call), ("gseq", place.into()), ("detail", message.into())];
+                super::say_json(&Value::Map(
+                    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+                ));
+                return Ok(Exit::Failed);
             }
             Err(error @ StoreError::Tampered { .. }) => return Err(Failure::failed(error)),
             Err(error) => return Err(Failure::usage(error)),

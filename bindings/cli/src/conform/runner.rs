@@ -108,7 +108,6 @@ fn fresh_runtime(
         log: Some(LogOption::Sink(log)),
         execution_repairs: Some(0),
         reuse: Some(Reuse::Off),
-        store: Some(StoreOption::Memory),
         ..Options::default()
     };
     let name = match name {

@@ -57,6 +57,34 @@ impl Locks {
         Ok(owners.into_iter().filter(|owner| matches!(lock(&probe, *owner), Ok(true))).collect())
     }
 
+    /// A number that is another one after every [`Locks::revise`], by whichever process. It lies in the file's first bytes,
+    /// which nobody locks: reading it asks the system's memory and no disk.
+    #[cfg(unix)]
+    pub(super) fn revision(&self) -> u64 {
+        let mut bytes = [0; 8];
+        match std::os::unix::fs::FileExt::read_exact_at(&*self.file, &mut bytes, 0) {
+            Ok(()) => u64::from_le_bytes(bytes),
+            Err(_) => 0,
+        }
+    }
+
+    /// Makes [`Locks::revision`] another number: drawn, not counted, so that two processes at once do not make one of two.
+    #[cfg(unix)]
+    pub(super) fn revise(&self) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(&*self.file, &fastrand::u64(1..).to_le_bytes(), 0)
+    }
+
+    /// Without reads at a place, what other processes decide is seen by the next runtime.
+    #[cfg(not(unix))]
+    pub(super) fn revision(&self) -> u64 {
+        0
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn revise(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// The agent's turn; `None` when `deadline` came first.
     pub(super) fn lock_agent(&self, agent: AgentId, deadline: Instant) -> io::Result<Option<Held>> {
         let file = open(&self.path)?;

@@ -183,9 +183,10 @@ impl Attached {
         schema::configure(&mut reader).map_err(failed)?;
         let queue = Arc::new(Queue::default());
         let (writers_queue, writers_path): (_, Arc<Path>) = (queue.clone(), path.into());
+        let writers_locks = locks.clone();
         let writer = std::thread::Builder::new()
             .name("cadenza-store".into())
-            .spawn(move || writer::write_jobs(&writers_queue, connection, &writers_path, owner, last))
+            .spawn(move || writer::write_jobs(&writers_queue, connection, &writers_path, owner, &writers_locks, last))
             .map_err(|error| cannot(error.to_string()))?;
         let reader = Some(Arc::new(Mutex::new(reader)));
         Ok(Self { generation: fork::generation(), queue, writer: Some(writer), file, reader, locks })
@@ -277,6 +278,10 @@ impl Store for SqliteStore {
             Some(_) => self.peek(|connection| read::programs(connection, key)),
             None => self.read(|connection| read::programs(connection, key)),
         }
+    }
+
+    fn revision(&self) -> u64 {
+        self.attached(|attached| attached.locks.revision()).unwrap_or_default()
     }
 
     fn verify_call(&self, id: CallId) -> Result<(), StoreError> {

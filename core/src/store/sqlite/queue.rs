@@ -196,7 +196,7 @@ fn weight_of_change(change: &Change) -> usize {
             writes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, weight_of_value)).sum()
         }
         Change::Kept { program, .. } => program.code.len(),
-        Change::State { .. } | Change::Used { .. } => 0,
+        Change::State { .. } | Change::Deleted { .. } | Change::Used { .. } => 0,
     }
 }
 

@@ -1,8 +1,9 @@
 //! Short reads: each is one statement or a few, and no cursor outlives its call.
 
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, TransactionBehavior, params};
 
 use super::row::{self, Sealed, digest, run_bytes, run_id, tapes};
 use super::shared::Shared;
@@ -11,13 +12,22 @@ use super::writer::now;
 use crate::contract::ExecutionContract;
 use crate::ids::{CallId, Digest};
 use crate::kernel::{StoredError, StoredRun};
+use crate::log::record::rfc3339;
 use crate::program::Language;
-use crate::program::registry::{Key, Pins, ProgramState, Saved};
+use crate::program::registry::{Key, Origin, Pins, ProgramState, Saved};
 use crate::store::{AgentId, AgentListed, AgentState, CallQuery, StoredCall};
 use crate::value::{Map, Value};
 
 const CALL: &str = "SELECT gseq, run, record, status, (SELECT code FROM codes WHERE hash = runs.code),
   (SELECT shared.record FROM shared WHERE shared.hash = runs.shared), tape FROM runs";
+
+/// A field of a record, its own or one that it shares.
+fn field(name: &str) -> String {
+    format!(
+        "coalesce(json_extract(record, '$.{name}'), \
+         (SELECT json_extract(shared.record, '$.{name}') FROM shared WHERE shared.hash = runs.shared))"
+    )
+}
 
 /// One call.
 pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Option<StoredCall>> {
@@ -34,28 +44,46 @@ pub(super) fn call(connection: &Connection, id: CallId) -> rusqlite::Result<Opti
     }
 }
 
-/// Calls, newest first. The work does not grow with the history, only with the number of different methods.
+/// Calls that are asked for. Only the conditions that are there stand in the statement, so that an index can serve them:
+/// the work does not grow with the history, only with what is asked for.
 pub(super) fn calls(connection: &Connection, query: &CallQuery) -> rusqlite::Result<Vec<StoredCall>> {
-    let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
-    let before = query.before.unwrap_or(i64::MAX);
-    let agent = query.agent.map(|agent| agent.0);
-    let (role, method) = (&query.role, &query.method);
-    if agent.is_none() && role.is_some() != method.is_some() {
+    let CallQuery { namespace, role, method, agent, agent_name, status, below, since, before, after, limit } = query;
+    let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
+    let (agent, below) = (agent.map(|agent| agent.0), below.map(|trace| trace.0.to_be_bytes()));
+    let since = since.map(rfc3339);
+    let one_name = role.is_some() != method.is_some();
+    let others = namespace.is_some() || agent.is_some() || agent_name.is_some() || status.is_some();
+    if one_name && !others && below.is_none() && since.is_none() && after.is_none() {
         let mut one = connection.prepare_cached(&format!("{CALL} WHERE gseq = ?1"))?;
-        let places = places(connection, query, before, limit)?;
+        let places = places(connection, query, before.unwrap_or(i64::MAX), limit)?;
         return places.into_iter().map(|gseq| one.query_row([gseq], stored_call)).collect();
     }
-    let mut wanted = String::new();
-    for (name, given) in
-        [("role = ?2", role.is_some()), ("method = ?3", method.is_some()), ("agent = ?4", agent.is_some())]
-    {
-        if given {
-            wanted = format!("{wanted} AND {name}");
-        }
-    }
+    // A call of before there were namespaces in records belongs to the default one.
+    let in_namespace = format!("coalesce({}, 'default') = ?", field("namespace"));
+    // A call ends `ok`, as an `error`, or `interrupted`, by its host or with its process.
+    let ended_so =
+        format!("? = iif({} = 'INTERRUPTED', 'interrupted', {})", field("agent_outcome"), field("outcome_status"));
+    let conditions: [(&str, Option<&dyn ToSql>); 10] = [
+        ("gseq < ?", before.as_ref().map(|before| before as _)),
+        ("gseq > ?", after.as_ref().map(|after| after as _)),
+        ("role = ?", role.as_ref().map(|role| role as _)),
+        ("method = ?", method.as_ref().map(|method| method as _)),
+        ("agent = ?", agent.as_ref().map(|agent| agent as _)),
+        ("agent IN (SELECT agent FROM agents WHERE name = ?)", agent_name.as_ref().map(|name| name as _)),
+        (&ended_so, status.as_ref().map(|status| status as _)),
+        (&in_namespace, namespace.as_ref().map(|namespace| namespace as _)),
+        ("trace = ? AND depth > 0", below.as_ref().map(|trace| trace as _)),
+        // Both in UTC with six digits: their order as texts is their order in time.
+        ("json_extract(record, '$.timestamp') >= ?", since.as_ref().map(|since| since as _)),
+    ];
+    let asked = conditions.into_iter().filter_map(|(condition, value)| Some((condition, value?)));
+    let (conditions, mut values): (Vec<&str>, Vec<&dyn ToSql>) = asked.unzip();
+    let wanted = if conditions.is_empty() { "true".to_owned() } else { conditions.join(" AND ") };
+    let order = if after.is_some() { "ASC" } else { "DESC" };
+    values.push(&limit);
     connection
-        .prepare_cached(&format!("{CALL} WHERE gseq < ?1{wanted} ORDER BY gseq DESC LIMIT ?5"))?
-        .query_map(params![before, role, method, agent, limit], stored_call)?
+        .prepare_cached(&format!("{CALL} WHERE {wanted} ORDER BY gseq {order} LIMIT ?"))?
+        .query_map(values.as_slice(), stored_call)?
         .collect()
 }
 
@@ -233,7 +261,8 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
 
 const PROGRAM: &str =
     "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
-  probeable, uses, failures, failures_in_a_row, state, programs.context, note, program, programs.code
+  probeable, uses, failures, failures_in_a_row, state, programs.context, created, created_run, note, program,
+  programs.code
   FROM programs JOIN codes ON codes.hash = programs.code";
 
 /// Programs under one key, newest first, or all.
@@ -242,8 +271,8 @@ pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::
         Some(key) => connection
             .prepare_cached(&format!(
                 "{PROGRAM} WHERE namespace = ?1 AND role = ?2 AND method = ?3 AND contract = ?4 AND shape = ?5
-                 AND programs.language = ?6 AND interface = ?7 AND state NOT IN ('quarantined', 'candidate')
-                 ORDER BY state = 'pinned' DESC, created DESC LIMIT 8"
+                 AND programs.language = ?6 AND interface = ?7
+                 ORDER BY state = 'quarantined', state = 'pinned' DESC, created DESC LIMIT 8"
             ))?
             .query_map(
                 params![
@@ -269,9 +298,9 @@ pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::
 /// `None` for a language that this build does not know, and for what is not what was kept: that is never run.
 fn saved(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<Option<Saved>> {
     let Some(language) = Language::from_name(row.get_ref(5)?.as_str()?) else { return Ok(None) };
-    let program = digest(row.get_ref(18)?.as_blob()?);
+    let program = digest(row.get_ref(20)?.as_blob()?);
     let code = Digest::of_bytes(row.get_ref(7)?.as_str()?.as_bytes());
-    if code != digest(row.get_ref(19)?.as_blob()?) || !state::program_fits(connection, &program)? {
+    if code != digest(row.get_ref(21)?.as_blob()?) || !state::program_fits(connection, &program)? {
         tracing::error!(%program, "a kept program was changed in the store by something else; it is not run");
         return Ok(None);
     }
@@ -308,6 +337,10 @@ fn saved(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<Option<Save
         failures: row.get::<_, i64>(13)?.unsigned_abs(),
         failures_in_a_row: row.get(14)?,
         state: ProgramState::from_name(row.get_ref(15)?.as_str()?).unwrap_or_default(),
-        note: row.get::<_, Option<String>>(17)?.as_deref().map(Arc::from),
+        origin: Origin {
+            created: u64::try_from(row.get::<_, i64>(17)?).ok().map(|at| UNIX_EPOCH + Duration::from_micros(at)),
+            call: row.get::<_, Option<Vec<u8>>>(18)?.map(|bytes| run_id(&bytes)),
+        },
+        note: row.get::<_, Option<String>>(19)?.as_deref().map(Arc::from),
     }))
 }

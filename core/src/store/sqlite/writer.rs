@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::anchors::Anchors;
+use super::locks::Locks;
 use super::queue::{self, Job, Queue, Rested};
 use super::row::{Sealed, digest, run_bytes};
 use super::same_file::SameFile;
@@ -113,7 +114,7 @@ impl Ack {
 
 /// Writes until nobody can send any more. Units that nobody waits for are kept until they can be written: a full disk
 /// fills the queue, and a full queue is what callers then hear of, with what is wrong.
-pub(super) fn write_jobs(queue: &Queue, connection: Connection, path: &Path, owner: i64, last: Last) {
+pub(super) fn write_jobs(queue: &Queue, connection: Connection, path: &Path, owner: i64, locks: &Locks, last: Last) {
     /// However this thread ends, nobody waits for it any more.
     struct Ends<'a>(&'a Queue);
     impl Drop for Ends<'_> {
@@ -146,6 +147,12 @@ pub(super) fn write_jobs(queue: &Queue, connection: Connection, path: &Path, own
             Ok(results) => {
                 queue.set_trouble(None);
                 failed.drain(..).for_each(super::abandon);
+                // Told before anybody is answered: who decided it and who hears of it next agree.
+                if jobs.iter().any(decides_about_programs)
+                    && let Err(error) = locks.revise()
+                {
+                    tracing::warn!(%error, "other processes do not hear what was decided about programs");
+                }
                 if state.anchors.due(state.gseq) {
                     state.anchor(path);
                 }
@@ -193,6 +200,21 @@ pub(super) fn write_jobs(queue: &Queue, connection: Connection, path: &Path, own
             }
         }
     }
+}
+
+/// Whether people decided something about programs with it.
+fn decides_about_programs(job: &Job) -> bool {
+    let Job::Write(unit, _) = job else { return false };
+    unit.iter().any(|change| match change {
+        Change::State { .. } | Change::Deleted { .. } | Change::Kept { run: None, .. } => true,
+        Change::Began(_)
+        | Change::Intent(_)
+        | Change::Effect { .. }
+        | Change::Ended { .. }
+        | Change::Context { .. }
+        | Change::Kept { run: Some(_), .. }
+        | Change::Used { .. } => false,
+    })
 }
 
 /// A connection in place of one that failed, and nothing left of what that one was refused.
@@ -566,6 +588,10 @@ fn write(
                 )?
                 .execute(params![program.0, state.as_str()])?;
             state::seal_program(connection, program)?;
+        }
+        Change::Deleted { program } => {
+            memory.write_uses(connection)?;
+            connection.prepare_cached("DELETE FROM programs WHERE program = ?1")?.execute([program.0])?;
         }
         Change::Used { program, ok } => memory.used(*program, *ok),
     }
