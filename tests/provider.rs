@@ -862,9 +862,10 @@ mod resolving {
 
     #[test]
     fn errors_say_what_to_do() {
-        for later in ["anthropic:claude", "gemini:pro", "ollama:qwen", "llama:m.gguf", "replay:x"] {
+        for later in ["anthropic:claude", "gemini:pro", "ollama:qwen", "llama:m.gguf"] {
             assert!(problem(later, &[]).contains("not in this version; use `openai-compatible:NAME`"), "{later}");
         }
+        assert!(problem("replay:x", &[]).contains("`replay:x`: nothing is recorded here"));
         let text = problem("opnai:gpt-5.1", &[]);
         assert!(text.contains("did you mean `openai`?") && text.contains("openai-compatible, library"), "{text}");
         assert!(problem("gpt-5.1", &[]).contains("did you mean `openai:gpt-5.1`?"));

@@ -12,13 +12,18 @@ use cadenza_core::outcome::Outcome;
 use cadenza_core::program::Language;
 use cadenza_core::provider::{ModelSpec, Scripted};
 use cadenza_core::runtime::Runtime;
-use cadenza_core::runtime::options::{Options, StoreOption};
+use cadenza_core::runtime::options::{Options, Reuse, StoreOption};
 use cadenza_core::store::{SqliteStore, Store};
 use cadenza_core::tools::Tool;
 use cadenza_core::value::{Map, Value};
 
 /// Method, program in Lua, program in Rhai. What they ask their host differs each time, so only a tape gives it again.
-const PROGRAMS: [(&str, &str, &str); 13] = [
+const PROGRAMS: [(&str, &str, &str); 14] = [
+    (
+        "sum_of_children",
+        "local h = agent:delegate('helper'); return h:add(1, 2).value + h:add(3, 4).value + h:add(2, 2).value",
+        r#"let h = agent.delegate("helper", #{}); h.call("add", [1, 2]).value + h.call("add", [3, 4]).value + h.call("add", [2, 2]).value"#,
+    ),
     ("add", "return args[1] + args[2]", "args[0] + args[1]"),
     (
         "count",
@@ -136,6 +141,42 @@ fn kc_s3_ec_rp2_programs_do_the_same_again_from_the_store_without_model_and_tool
         assert_eq!((report.calls, report.left_out), (calls.len() as u64, 0));
         assert!(report.programs >= report.calls);
     }
+}
+
+#[test]
+fn the_replay_model_plays_a_recorded_flow_without_the_model_that_wrote_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let flow = {
+        let world = world(Language::Lua, Some(&path));
+        let agent = world.runtime.agent("player", Options { reuse: Some(Reuse::Off), ..Options::default() }).unwrap();
+        let outcome = agent.call("sum_of_children", Vec::new(), Map::new()).unwrap();
+        assert_eq!(outcome.value(), &Value::Int(14));
+        outcome.metadata.unwrap().call_id
+    };
+    let replaying = |id: &str, store: StoreOption| {
+        let options = Options {
+            model: Some(format!("replay:{id}").as_str().into()),
+            store: Some(store),
+            reuse: Some(Reuse::Off),
+            ..Options::default()
+        };
+        Runtime::builder().options(options).build()
+    };
+    let second = replaying(&flow.to_string(), StoreOption::Path(path.clone())).unwrap();
+    let agent = second.agent("player", Options::default()).unwrap();
+    let again = agent.call("sum_of_children", Vec::new(), Map::new()).unwrap();
+    assert_eq!(again.value(), &Value::Int(14), "{:?}", again.error());
+    assert_eq!(second.calls().len(), 4);
+    let over = agent.call("sum_of_children", Vec::new(), Map::new()).unwrap();
+    let message = &over.error().unwrap().message;
+    assert!(message.contains("has no decision left for player.sum_of_children"), "{message}");
+
+    let refused = |id: &str, store| replaying(id, store).unwrap_err().to_string();
+    let there = || StoreOption::Path(path.clone());
+    assert!(refused("last", there()).contains("takes the whole id of a recorded call"));
+    assert!(refused(&"0".repeat(32), there()).contains("the store has no call with that id"));
+    assert!(refused(&flow.to_string(), StoreOption::Memory).contains("needs the store in which the call is recorded"));
 }
 
 /// Changes one stored call behind the store's back, with a fresh seal: what only running its program can find.

@@ -23,6 +23,7 @@ mod http;
 pub mod library;
 #[cfg(feature = "http")]
 pub mod openai;
+pub mod replay;
 pub mod resolve;
 pub mod scripted;
 pub mod secret;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::library::{Library, nearest};
+use super::replay::{Recorded, Replay};
 use super::targets::Targets;
 use super::{Output, Provider, Secret};
 
@@ -40,6 +41,9 @@ impl From<Arc<dyn Provider>> for ModelSpec {
 /// Looks up an environment variable.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// Looks up the recorded calls of a flow, by the id of one of them.
+pub type RecordedCalls<'a> = &'a dyn Fn(&str) -> Result<Vec<Recorded>, String>;
+
 /// What goes with the model: the other options that a provider needs.
 #[derive(Clone, Default)]
 pub struct ModelSettings<'a> {
@@ -55,6 +59,8 @@ pub struct ModelSettings<'a> {
     pub configured: Option<ModelSpec>,
     /// An environment variable by name; `None` here is an empty environment.
     pub environment: Option<Environment<'a>>,
+    /// What `replay:ID` plays; `None` where nothing is recorded.
+    pub recorded: Option<RecordedCalls<'a>>,
 }
 
 impl fmt::Debug for ModelSettings<'_> {
@@ -162,9 +168,9 @@ impl Kind {
     /// Whether this build can reach it.
     fn works(self) -> bool {
         match self {
-            Self::Library => true,
+            Self::Library | Self::Replay => true,
             Self::OpenAi | Self::OpenAiCompatible => cfg!(feature = "http"),
-            Self::Anthropic | Self::Gemini | Self::Ollama | Self::Llama | Self::Replay => false,
+            Self::Anthropic | Self::Gemini | Self::Ollama | Self::Llama => false,
         }
     }
 }
@@ -252,7 +258,14 @@ fn named(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, 
             Err(ResolveProblem::NoModelName { provider: kind.as_str() })
         }
         Kind::OpenAi | Kind::OpenAiCompatible => openai(kind, model, settings),
-        Kind::Anthropic | Kind::Gemini | Kind::Ollama | Kind::Llama | Kind::Replay => {
+        Kind::Replay if model.is_empty() => Err(ResolveProblem::NoModelName { provider: kind.as_str() }),
+        Kind::Replay => {
+            let why = || "nothing is recorded here".to_owned();
+            let calls = settings.recorded.map_or_else(|| Err(why()), |recorded| recorded(model));
+            let calls = calls.map_err(|why| ResolveProblem::Settings { why: format!("`{}`: {why}", short(name)) })?;
+            Ok(Replay::new(format!("replay:{model}"), calls))
+        }
+        Kind::Anthropic | Kind::Gemini | Kind::Ollama | Kind::Llama => {
             Err(ResolveProblem::Later { provider: kind.as_str() })
         }
     }

@@ -147,7 +147,7 @@ impl Config {
     pub fn resolve_model(&self) -> Result<Resolved, ConfigError> {
         let mut options = self.options()?;
         let model = options.model.take().unwrap_or_default();
-        settings::resolve_model(&model, &options).map_err(|error| self.located(error))
+        settings::resolve_model(&model, &options, None).map_err(|error| self.located(error))
     }
 
     fn read_toml(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {

@@ -79,7 +79,7 @@ impl RuntimeBuilder {
         if options.store.is_none() {
             options.store = Some(default_store(&model)?);
         }
-        let settings = Settings::new(settings::resolve_model(&model, &options)?.provider);
+        let settings = Settings::new(settings::resolve_model(&model, &options, None)?.provider);
         (options.base_url, options.api_key, options.api_key_file, options.output) = (None, None, None, None);
         Ok(Runtime(Arc::new(Inner {
             name: self.name.unwrap_or("cadenza-rust"),

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use crate::cancel::CancelToken;
 use crate::canonical;
 use crate::contract::manifest::EXECUTE_PROGRAM;
-use crate::ids::{CallId, Digest};
+use crate::ids::{CallId, Digest, TraceId};
 use crate::kernel::{Divergence, Ended, ReplayError, StoredEntry, StoredRun, ToolFailure, replay, verify};
 use crate::log::record::CallRecord;
 use crate::program::tape::{Follow, Tape, TapeHost, Written, envelope};
 use crate::program::{Arguments, Bounds, Execution, Language, Limits, ProgramFailure, Returned};
+use crate::provider::replay::Recorded as Decided;
 use crate::runtime::{Runtime, driver};
-use crate::store::{CallQuery, StoreError, StoredCall};
+use crate::store::{CallQuery, Store, StoreError, StoredCall};
 use crate::value::{Map, Value};
 
 /// Time of one program that runs again. The clock decided nothing that is compared: a slower machine may take longer.
@@ -334,6 +335,55 @@ pub(crate) fn shown(value: &Value) -> String {
     match json.char_indices().nth(120) {
         None => json,
         Some((cut, _)) => format!("{}…", &json[..cut]),
+    }
+}
+
+/// What models decided in a flow, by the id of its first call or of any other: for the model `replay:ID`.
+pub(crate) fn recorded_flow(store: &dyn Store, id: &str) -> Result<Vec<Decided>, String> {
+    let words = |error: StoreError| error.to_string();
+    let parsed =
+        CallId::parse(id.trim()).ok_or("it takes the whole id of a recorded call, as `cadenza show` prints it")?;
+    let text = |record: &Map, name: &str| record.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut root = store.call(parsed).map_err(words)?.ok_or("the store has no call with that id")?;
+    while let Some(parent) = CallId::parse(&text(&root.record, "parent_call_id")) {
+        match store.call(parent).map_err(words)? {
+            Some(call) => root = call,
+            // The calls around it ended with their process.
+            None => break,
+        }
+    }
+    let mut calls = match TraceId::parse(&text(&root.record, "trace_id")) {
+        Some(trace) => {
+            let query = CallQuery { below: Some(trace), ..CallQuery::default() };
+            store.calls(&query).map_err(words)?
+        }
+        None => Vec::new(),
+    };
+    calls.retain(|call| call.gseq != root.gseq);
+    calls.push(root);
+    calls.sort_by_key(|call| (text(&call.record, "timestamp"), call.gseq));
+    let mut flow = Vec::with_capacity(calls.len());
+    for call in calls {
+        let id = CallId::parse(&text(&call.record, "call_id")).unwrap_or(parsed);
+        let decisions = store.run(id).map_err(words)?.map(|run| run.entries.iter().filter_map(decision).collect());
+        let (role, method) = (text(&call.record, "role"), text(&call.record, "method"));
+        let Recorded { args, kwargs, .. } = Recorded::of_stored(call);
+        flow.push(Decided { role, method, args, kwargs, decisions: decisions.unwrap_or_default() });
+    }
+    Ok(flow)
+}
+
+/// What an entry says that a model decided, if it says so.
+fn decision(entry: &StoredEntry) -> Option<Result<(String, Map), String>> {
+    let call = |map: &Map, arguments: &str| {
+        let name = map.get("name").and_then(Value::as_str)?;
+        Some(Ok((name.to_owned(), map.get(arguments)?.as_map()?.clone())))
+    };
+    match entry.kind() {
+        "adapter" => call(entry.result_field("tool_calls")?.as_list()?.first()?.as_map()?, "arguments"),
+        "reused" => call(entry.action.as_map()?, "args"),
+        "provider_failed" => Some(Err(entry.result_field("message")?.as_str()?.to_owned())),
+        _ => None,
     }
 }
 

@@ -18,6 +18,7 @@ use crate::prompt::ToolDocs;
 use crate::provider::{self, ModelSettings, ModelSpec, Provider, Resolved};
 use crate::runtime::driver;
 use crate::runtime::options::{LogOption, OptionError, Options, Reuse, StoreOption};
+use crate::runtime::replay::recorded_flow;
 use crate::store::Store;
 use crate::tools::{Tool, ToolSet};
 use crate::value::{Map, Value};
@@ -100,7 +101,7 @@ impl Settings {
         limits.cpu_time = options.program_timeout.unwrap_or(limits.cpu_time);
         limits.max_instructions = options.max_instructions.unwrap_or(limits.max_instructions);
         limits.max_memory_bytes = options.max_memory_bytes.unwrap_or(limits.max_memory_bytes);
-        let provider = resolve(&options)?.unwrap_or_else(|| self.provider.clone());
+        let provider = resolve(&options, self.store.as_ref())?.unwrap_or_else(|| self.provider.clone());
         let (tools, tool_docs) = match options.tools {
             None => (self.tools.clone(), self.tool_docs.clone()),
             Some(tools) => {
@@ -238,7 +239,7 @@ fn open_store(_path: &Path) -> Result<Arc<dyn Store>, OptionError> {
 }
 
 /// The provider that the options name; `None` when they name none.
-fn resolve(options: &Options) -> Result<Option<Arc<dyn Provider>>, OptionError> {
+fn resolve(options: &Options, store: Option<&Arc<dyn Store>>) -> Result<Option<Arc<dyn Provider>>, OptionError> {
     let invalid = |name, message: String| OptionError::Invalid { name, message };
     let Some(model) = &options.model else {
         let companions = [
@@ -254,12 +255,27 @@ fn resolve(options: &Options) -> Result<Option<Arc<dyn Provider>>, OptionError> 
             None => Ok(None),
         };
     };
-    resolve_model(model, options).map(|resolved| Some(resolved.provider))
+    resolve_model(model, options, store).map(|resolved| Some(resolved.provider))
 }
 
 /// The provider of a model, with the process's environment.
-pub(crate) fn resolve_model(model: &ModelSpec, options: &Options) -> Result<Resolved, OptionError> {
+/// `store` is where recorded calls are when the options name none.
+pub(crate) fn resolve_model(
+    model: &ModelSpec,
+    options: &Options,
+    store: Option<&Arc<dyn Store>>,
+) -> Result<Resolved, OptionError> {
     let environment = |name: &str| std::env::var(name).ok();
+    let recorded = |id: &str| {
+        let store = match &options.store {
+            None => store.cloned(),
+            Some(StoreOption::Memory) => None,
+            Some(StoreOption::Default) => crate::store::open_default(),
+            Some(StoreOption::Path(path)) => Some(open_store(path).map_err(|error| error.to_string())?),
+            Some(StoreOption::Store(store)) => Some(store.clone()),
+        };
+        recorded_flow(&*store.ok_or("it needs the store in which the call is recorded: set `store` to its path")?, id)
+    };
     let settings = ModelSettings {
         base_url: options.base_url.clone(),
         api_key: options.api_key.clone(),
@@ -267,6 +283,7 @@ pub(crate) fn resolve_model(model: &ModelSpec, options: &Options) -> Result<Reso
         output: options.output.unwrap_or_default(),
         configured: None,
         environment: Some(&environment),
+        recorded: Some(&recorded),
     };
     provider::resolve(model, &settings)
         .map_err(|error| OptionError::Invalid { name: error.option(), message: error.message() })

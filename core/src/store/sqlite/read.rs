@@ -261,8 +261,7 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
 
 const PROGRAM: &str =
     "SELECT namespace, role, method, contract, shape, programs.language, interface, codes.code, model, version, inputs,
-  probeable, uses, failures, failures_in_a_row, state, programs.context, created, created_run, note, program,
-  programs.code
+  probeable, uses, failures, failures_in_a_row, state, programs.context, created, created_run, note, program, programs.code
   FROM programs JOIN codes ON codes.hash = programs.code";
 
 /// Programs under one key, newest first, or all.

@@ -146,13 +146,13 @@ pub(super) fn write_jobs(queue: &Queue, connection: Connection, path: &Path, own
         match written {
             Ok(results) => {
                 queue.set_trouble(None);
-                failed.drain(..).for_each(super::abandon);
                 // Told before anybody is answered: who decided it and who hears of it next agree.
                 if jobs.iter().any(decides_about_programs)
                     && let Err(error) = locks.revise()
                 {
                     tracing::warn!(%error, "other processes do not hear what was decided about programs");
                 }
+                failed.drain(..).for_each(super::abandon);
                 if state.anchors.due(state.gseq) {
                     state.anchor(path);
                 }
