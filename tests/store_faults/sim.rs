@@ -143,10 +143,6 @@ impl Store for SimStore {
         if matches!(turn, Turn::DoneUnheard) { Err(StoreError::Unanswered) } else { Ok(()) }
     }
 
-    fn revision(&self) -> u64 {
-        self.inner.revision()
-    }
-
     fn sync(&self) -> Result<(), StoreError> {
         self.read(|store| store.sync())
     }
