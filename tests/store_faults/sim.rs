@@ -309,8 +309,7 @@ fn round(seed: u64, rate: u8) -> u32 {
             assert!(["ok", "unknown"].contains(&status), "seed {seed}: a tool of an ended call is {status:?}");
         }
     }
-    let failures = store.taken.lock().unwrap().failures;
-    failures
+    store.taken.lock().unwrap().failures
 }
 
 #[test]
