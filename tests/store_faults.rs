@@ -112,7 +112,7 @@ fn r2_p2_killed_at_every_call_of_the_system_nothing_acknowledged_is_lost() {
     let last = calls_of(&store_in(&whole), "run");
     let (mut kills, mut acknowledged, mut ahead) = (0, 0, 0);
     for what in ["run", "run late"] {
-        for at in ordinals(last, 14) {
+        for at in ordinals(last, 10) {
             let place = folder();
             let store = store_in(&place);
             let (mut told, killed) = kill(&store, what, at);
@@ -270,7 +270,7 @@ fn r7_p12_a_disk_that_fails_is_said_and_not_asked_again() {
         let last = disk.calls_of(kind);
         // The fourth flush is the one that switches the log on: SQLite does not say when it fails.
         let also = if kind == Kind::Sync { vec![4] } else { Vec::new() };
-        for at in ordinals(last, 6).into_iter().chain(also) {
+        for at in ordinals(last, 4).into_iter().chain(also) {
             // Once, and for a while.
             for times in [1, 5] {
                 let fail = (at..at + times).map(|at| (kind, at)).collect();
@@ -291,7 +291,7 @@ fn r7_p12_a_disk_that_fails_is_said_and_not_asked_again() {
 #[test]
 fn r6_p12_a_full_disk_is_said_and_left_behind() {
     let (mut full, mut steps) = (0, 0);
-    let step = if long() { 4 << 10 } else { 48 << 10 };
+    let step = if long() { 4 << 10 } else { 72 << 10 };
     for space in (0..720 << 10).step_by(step) {
         let (told, disk) = broken(Plan { space: Some(space), ..Plan::default() });
         steps += 1;

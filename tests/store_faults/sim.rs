@@ -314,7 +314,7 @@ fn round(seed: u64, rate: u8) -> u32 {
 
 #[test]
 fn p8_p12_agents_over_a_store_that_fails_say_what_it_took() {
-    let cases = if crate::long() { 3_000 } else { 40 };
+    let cases = if crate::long() { 3_000 } else { 32 };
     let failures = Mutex::new(0);
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let seeds = (any::<u64>(), prop_oneof![Just(5_u8), Just(30), Just(80)]);
