@@ -13,7 +13,7 @@ use cadenza_core::agent::Agent;
 use cadenza_core::ids::CallId;
 use cadenza_core::log::BackgroundLog;
 use cadenza_core::message::ModelReply;
-use cadenza_core::outcome::Durability;
+use cadenza_core::outcome::{Durability, ProgramSource};
 use cadenza_core::program::Language;
 use cadenza_core::program::rhai::MeteredAllocator;
 use cadenza_core::provider::{ModelSpec, Scripted};
@@ -184,13 +184,17 @@ fn waits(folder: &Folder, path: &Path) {
         "   target ≤ 120 µs on a fast disk (R19)",
     );
     let effectful = || {
-        let outcome = strict.call("ring", Vec::new(), Map::new()).expect("a good name");
+        let outcome = strict.call("ring", vec![Value::Int(2)], Map::new()).expect("a good name");
         assert!(outcome.ok(), "{:?}", outcome.error());
+        outcome.metadata.expect("every call has it").source
     };
     effectful();
+    assert_eq!(effectful(), ProgramSource::Reused);
     print(
         "call with a tool, strict, one caller",
-        wall(100, &mut || effectful()),
+        wall(100, &mut || {
+            effectful();
+        }),
         "   target ≤ 300 µs on a fast disk (R19)",
     );
     for (reuse, name, target) in [(Reuse::Auto, "reused", ""), (Reuse::Off, "cold", "   target ≤ 1.2 ×")] {
@@ -325,7 +329,7 @@ fn target(log: bool, without: f64, with: f64) -> Option<f64> {
 }
 
 const ADD: [&str; 2] = ["return args[1] + args[2]", "args[0] + args[1]"];
-const RING: [&str; 2] = ["return tools.ring{}", "tools.ring(#{})"];
+const RING: [&str; 2] = ["return tools.ring{times = args[1]}", "tools.ring(#{times: args[0]})"];
 const DELEGATE: [&str; 2] =
     [r#"return agent:delegate("calculator"):add(2, 3)"#, r#"agent.delegate("calculator", #{}).call("add", [2, 3])"#];
 

@@ -188,15 +188,21 @@ fn tampering_with_one_byte_is_found_and_located() {
     foreign.execute("UPDATE runs SET role = 'x'", []).unwrap_err();
     foreign.execute_batch("DROP TRIGGER runs_stay_1; DROP TRIGGER runs_stay_2;").unwrap();
     let key = ids[1].0.to_be_bytes();
-    for column in ["record", "header", "entries", "hashes", "contract", "code", "seal", "role", "method", "status"] {
-        let original: rusqlite::types::Value =
-            foreign.query_row(&format!("SELECT {column} FROM runs WHERE run = ?1"), [key], |row| row.get(0)).unwrap();
-        let update = format!("UPDATE runs SET {column} = ?2 WHERE run = ?1");
+    let columns = ["record", "entries", "hashes", "contract", "code", "seal", "role", "method", "status", "durability"];
+    let of_run = columns.iter().chain(&["shared", "trace"]).map(|column| (*column, "runs", "run = ?1"));
+    // What the second call shares with the third one.
+    let shared = "hash = (SELECT shared FROM runs WHERE run = ?1)";
+    let of_shared = ["record", "header", "entries", "hashes"].map(|column| (column, "shared", shared));
+    for (column, table, which) in of_run.chain(of_shared) {
+        let select = format!("SELECT {column} FROM {table} WHERE {which}");
+        let original: rusqlite::types::Value = foreign.query_row(&select, [key], |row| row.get(0)).unwrap();
+        let update = format!("UPDATE {table} SET {column} = ?2 WHERE {which}");
         let (bytes, text) = match &original {
             rusqlite::types::Value::Text(text) => (text.clone().into_bytes(), true),
             rusqlite::types::Value::Blob(bytes) => (bytes.clone(), false),
             other => panic!("{column} is {other:?}"),
         };
+        assert!(!bytes.is_empty(), "{table}.{column}");
         for index in (0..bytes.len()).step_by(1 + bytes.len() / 200) {
             let mut changed = bytes.clone();
             changed[index] = if changed[index] == b'7' { b'8' } else { b'7' };
@@ -207,10 +213,19 @@ fn tampering_with_one_byte_is_found_and_located() {
             };
             foreign.execute(&update, rusqlite::params![key, changed]).unwrap();
             let found = store.verify_call(ids[1]).unwrap_err();
-            assert!(matches!(&found, StoreError::Tampered { place: 2, .. }), "{column} byte {index}: {found}");
-            assert!(matches!(store.verify(), Err(StoreError::Tampered { place: 2, .. })), "{column} byte {index}");
+            let place = |found: &StoreError| matches!(found, StoreError::Tampered { place: 2, .. });
+            assert!(place(&found), "{table}.{column} byte {index}: {found}");
+            assert!(place(&store.verify().unwrap_err()), "{table}.{column} byte {index}");
         }
         foreign.execute(&update, rusqlite::params![key, original]).unwrap();
+    }
+    for (column, value) in [("agent", 7), ("depth", 7)] {
+        foreign
+            .execute(&format!("UPDATE runs SET {column} = ?2 WHERE run = ?1"), rusqlite::params![key, value])
+            .unwrap();
+        assert!(matches!(store.verify(), Err(StoreError::Tampered { place: 2, .. })), "{column}");
+        let original = if column == "agent" { "NULL" } else { "0" };
+        foreign.execute(&format!("UPDATE runs SET {column} = {original} WHERE run = ?1"), [key]).unwrap();
     }
     store.verify().unwrap();
     // A call in the middle, and then the last one, is taken away.

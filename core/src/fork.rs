@@ -54,7 +54,7 @@ impl<T: Default> Default for PerProcess<T> {
 }
 
 /// Names what lets go of descriptors that a child must not keep; one for the whole process.
-#[cfg_attr(not(feature = "sqlite"), expect(dead_code, reason = "only stores keep such descriptors"))]
+#[cfg_attr(not(all(feature = "sqlite", unix)), expect(dead_code, reason = "only stores keep such descriptors"))]
 pub(crate) fn let_go_with(let_go: fn()) {
     let _first_one_stays = LET_GO.get_or_init(|| let_go);
 }

@@ -13,6 +13,18 @@ use sha2::{Digest as _, Sha256};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest(pub [u8; 32]);
 
+/// The two digits of each byte.
+const PAIRS: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
+
 impl Digest {
     /// The digest of raw bytes.
     pub fn of_bytes(bytes: &[u8]) -> Self {
@@ -36,11 +48,9 @@ impl Digest {
 
     /// Appends the 64 digits to `out` without allocating.
     pub fn write_hex(&self, out: &mut String) {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut hex = [0; 64];
         for (pair, byte) in hex.chunks_exact_mut(2).zip(self.0) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
+            pair.copy_from_slice(&PAIRS[usize::from(byte)]);
         }
         out.push_str(std::str::from_utf8(&hex).unwrap_or_default());
     }

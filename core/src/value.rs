@@ -4,7 +4,6 @@
 //! (a host may pass one in); canonical form, logs and program results each say what they do with it.
 //! This module never converts to or from a host language: each binding does that at its own border.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -196,24 +195,23 @@ pub(crate) fn non_finite_name(number: f64) -> &'static str {
 /// Appends a JSON string literal: RFC 8259 short escapes, other control characters as `\u00xx`, non-ASCII raw.
 pub(crate) fn write_json_string(text: &str, out: &mut String) {
     out.push('"');
-    let mut clean = 0;
-    for (index, byte) in text.bytes().enumerate() {
-        let escape: Cow<'static, str> = match byte {
-            b'"' => "\\\"".into(),
-            b'\\' => "\\\\".into(),
-            b'\n' => "\\n".into(),
-            b'\r' => "\\r".into(),
-            b'\t' => "\\t".into(),
-            0x08 => "\\b".into(),
-            0x0c => "\\f".into(),
-            0..=0x1f => format!("\\u{byte:04x}").into(),
-            _ => continue,
-        };
-        out.push_str(&text[clean..index]);
-        out.push_str(&escape);
-        clean = index + 1;
+    let mut rest = text;
+    // Most texts have nothing to escape: they are looked through once and copied once.
+    while let Some(index) = rest.bytes().position(|byte| byte < 0x20 || byte == b'"' || byte == b'\\') {
+        out.push_str(&rest[..index]);
+        match rest.as_bytes()[index] {
+            b'"' => out.push_str("\\\""),
+            b'\\' => out.push_str("\\\\"),
+            b'\n' => out.push_str("\\n"),
+            b'\r' => out.push_str("\\r"),
+            b'\t' => out.push_str("\\t"),
+            0x08 => out.push_str("\\b"),
+            0x0c => out.push_str("\\f"),
+            control => out.push_str(&format!("\\u{control:04x}")),
+        }
+        rest = &rest[index + 1..];
     }
-    out.push_str(&text[clean..]);
+    out.push_str(rest);
     out.push('"');
 }
 

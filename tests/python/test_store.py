@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -212,3 +214,57 @@ def test_programs_are_files_that_people_edit_pin_and_lock(
     (tmp_path / "cadenza.lock").unlink()
     with pytest.raises(cadenza.OptionError, match="cadenza.lock"):
         Runtime(model=model, store=path, reuse="locked")
+
+
+def own_store(data: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Runs `code` as a process whose user has the data folder `data` and says nothing about a store."""
+    env = {name: value for name, value in os.environ.items() if name != "CADENZA_STORE"}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    env["XDG_DATA_HOME"] = str(data)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, cwd=data.parent)
+
+
+def test_without_a_store_of_its_own_a_process_leaves_its_calls_to_the_next_one(tmp_path: Path) -> None:
+    # It ends right after its call: what was acknowledged is on the disk all the same.
+    code = """
+        import cadenza
+        out = cadenza.Runtime(model="library").agent("calculator").add(2, 3)
+        print(out.value, out.metadata["source"], out.metadata["durability"])
+    """
+    ran = [own_store(tmp_path / "data", code) for _ in range(3)]
+    assert [run.stdout for run in ran] == ["5 library batch\n", "5 reused batch\n", "5 reused batch\n"], ran
+    path = tmp_path / "data" / "cadenza" / "store.db"
+    assert path.is_file()
+    assert [call["value"] for call in Runtime(model="library", store=str(path)).calls()] == [5, 5, 5]
+
+
+def test_a_model_of_this_process_leaves_nothing_behind(tmp_path: Path) -> None:
+    code = """
+        import cadenza
+        out = cadenza.Runtime(model=lambda request: "return args[1] + args[2]").agent("calculator").add(2, 3)
+        print(out.value, out.metadata["durability"])
+    """
+    ran = own_store(tmp_path / "data", code)
+    assert ran.stdout == "5 memory\n", ran.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_where_the_default_store_cannot_be_calls_go_on_and_one_warning_says_so(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file where the folder should be")
+    code = """
+        import warnings
+        import cadenza
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                out = cadenza.Runtime(model="library").agent("calculator").add(2, 3)
+                print(out.value, out.metadata["durability"])
+        print([str(warning.message).split(",")[0] for warning in told])
+        try:
+            cadenza.Runtime(model="library", store="data/app.db")
+        except cadenza.OptionError as error:
+            print("store" in str(error))
+    """
+    ran = own_store(tmp_path / "data", code)
+    told = "['calls and programs are kept in memory only']"
+    assert ran.stdout.splitlines() == ["5 memory", "5 memory", told, "True"], ran

@@ -134,7 +134,7 @@ fn r8_p9_nothing_altered_is_served_silently() {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut fates: BTreeMap<Fate, u32> = BTreeMap::new();
     let mut silent = Vec::new();
-    let number = if crate::long() { 5_000 } else { 150 };
+    let number = if crate::long() { 5_000 } else { 90 };
     for original in [&closed, &killed] {
         let truth = truth(original);
         for _ in 0..number {

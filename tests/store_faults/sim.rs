@@ -143,10 +143,6 @@ impl Store for SimStore {
         if matches!(turn, Turn::DoneUnheard) { Err(StoreError::Unanswered) } else { Ok(()) }
     }
 
-    fn revision(&self) -> u64 {
-        self.inner.revision()
-    }
-
     fn sync(&self) -> Result<(), StoreError> {
         self.read(|store| store.sync())
     }
@@ -181,6 +177,10 @@ impl Store for SimStore {
 
     fn programs(&self, key: Option<&Key>) -> Result<Vec<Saved>, StoreError> {
         self.read(|store| store.programs(key))
+    }
+
+    fn revision(&self) -> u64 {
+        self.inner.revision()
     }
 
     fn verify_call(&self, id: CallId) -> Result<(), StoreError> {
@@ -309,13 +309,12 @@ fn round(seed: u64, rate: u8) -> u32 {
             assert!(["ok", "unknown"].contains(&status), "seed {seed}: a tool of an ended call is {status:?}");
         }
     }
-    let failures = store.taken.lock().unwrap().failures;
-    failures
+    store.taken.lock().unwrap().failures
 }
 
 #[test]
 fn p8_p12_agents_over_a_store_that_fails_say_what_it_took() {
-    let cases = if crate::long() { 3_000 } else { 40 };
+    let cases = if crate::long() { 3_000 } else { 32 };
     let failures = Mutex::new(0);
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let seeds = (any::<u64>(), prop_oneof![Just(5_u8), Just(30), Just(80)]);

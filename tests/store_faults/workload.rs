@@ -139,10 +139,8 @@ pub fn check_open(store: &dyn Store, folder: &Path, told: &[Told]) -> Result<(),
                     return Err(format!("another value than acknowledged: {line}"));
                 }
             }
-            "refused" => {
-                if by_id.get(words[2]).is_some_and(|record| text(record, "outcome_status") == "ok") {
-                    return Err(format!("refused, and there all the same: {line}"));
-                }
+            "refused" if by_id.get(words[2]).is_some_and(|record| text(record, "outcome_status") == "ok") => {
+                return Err(format!("refused, and there all the same: {line}"));
             }
             "label" => {
                 label = words[1].parse::<i64>().ok();

@@ -313,7 +313,21 @@ impl<'a> Call<'a> {
             }
             unit.push(Change::Ended { record: record.clone(), agent: context.agent_id() });
             let writing = if wrote { context.writing() } else { None };
+            let kept = unit.iter().find_map(|change| match change {
+                Change::Kept { program, .. } => Some(program.clone()),
+                Change::Began(_)
+                | Change::Intent(_)
+                | Change::Effect { .. }
+                | Change::Ended { .. }
+                | Change::Context { .. }
+                | Change::State { .. }
+                | Change::Deleted { .. }
+                | Change::Used { .. } => None,
+            });
             if let Err(error) = frame.journal.write(unit) {
+                if let Some(kept) = kept {
+                    self.agent.runtime().registry().forget(&kept.key, kept.id());
+                }
                 let retriable =
                     matches!(error, StoreError::Full { .. } | StoreError::Busy { .. } | StoreError::TimedOut);
                 let what = if error == StoreError::Unanswered {

@@ -380,7 +380,10 @@ fn decision(entry: &StoredEntry) -> Option<Result<(String, Map), String>> {
         Some(Ok((name.to_owned(), map.get(arguments)?.as_map()?.clone())))
     };
     match entry.kind() {
-        "adapter" => call(entry.result_field("tool_calls")?.as_list()?.first()?.as_map()?, "arguments"),
+        "adapter" => {
+            let message = entry.result_field("message")?.as_map()?;
+            call(message.get("tool_calls")?.as_list()?.first()?.as_map()?, "arguments")
+        }
         "reused" => call(entry.action.as_map()?, "args"),
         "provider_failed" => Some(Err(entry.result_field("message")?.as_str()?.to_owned())),
         _ => None,

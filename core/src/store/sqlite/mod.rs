@@ -306,7 +306,7 @@ impl fmt::Debug for SqliteStore {
 }
 
 impl Drop for SqliteStore {
-    /// Everything queued is written first.
+    /// Everything queued is written first, within a bound: a disk that is stuck must not keep a process from ending.
     fn drop(&mut self) {
         let attached = self.attached.get_mut();
         let Some(writer) = attached.writer.take() else { return };
@@ -318,8 +318,13 @@ impl Drop for SqliteStore {
         // puts the log into the file and takes it away.
         attached.reader = None;
         attached.queue.close();
-        if writer.thread().id() != std::thread::current().id() {
+        if writer.thread().id() == std::thread::current().id() {
+            return;
+        }
+        if attached.queue.wait_for_end(Instant::now() + ROOM) {
             drop(writer.join());
+        } else {
+            tracing::error!(path = %self.path.display(), "the store is left with calls that the disk does not take");
         }
     }
 }

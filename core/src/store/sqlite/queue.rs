@@ -95,7 +95,7 @@ impl Queue {
         }
         waiting.bytes += bytes;
         waiting.jobs.push_back((job, bytes));
-        let wake = awaited || waiting.asleep;
+        let wake = std::mem::take(&mut waiting.asleep) || awaited;
         drop(waiting);
         if wake {
             self.came.notify_one();
@@ -155,6 +155,17 @@ impl Queue {
     pub(super) fn close(&self) {
         self.waiting.lock().closed = true;
         self.came.notify_one();
+    }
+
+    /// Waits until the writer has ended; false when `deadline` came first.
+    pub(super) fn wait_for_end(&self, deadline: Instant) -> bool {
+        let mut waiting = self.waiting.lock();
+        while !waiting.ended {
+            if self.room.wait_until(&mut waiting, deadline).timed_out() {
+                return waiting.ended;
+            }
+        }
+        true
     }
 
     /// The writer has ended: what waits still is dropped, and nobody waits for room any more.
@@ -268,7 +279,9 @@ mod tests {
         assert_eq!(queue.send(Job::Sync(ack.clone()), soon()), Ok(()));
         queue.close();
         assert_eq!(queue.rest(None), Rested::Work);
+        assert!(!queue.wait_for_end(soon()));
         queue.end();
+        assert!(queue.wait_for_end(soon()));
         assert!(ack.wait(Some(soon())).is_err());
         assert_eq!(queue.send(job(1), soon()), Err(Refused::Ended));
     }

@@ -89,9 +89,10 @@ pub(super) fn calls(connection: &Connection, query: &CallQuery) -> rusqlite::Res
 
 /// Where the calls of one role, or of one method, are. The index is by both: it is walked from one pair to the next.
 fn places(connection: &Connection, query: &CallQuery, before: i64, limit: i64) -> rusqlite::Result<Vec<i64>> {
-    let mut next = connection.prepare_cached(
-        "SELECT role, method FROM runs WHERE (role, method) > (?1, ?2) ORDER BY role, method LIMIT 1",
-    )?;
+    let mut method = connection
+        .prepare_cached("SELECT role, method FROM runs WHERE role = ?1 AND method > ?2 ORDER BY method LIMIT 1")?;
+    let mut role =
+        connection.prepare_cached("SELECT role, method FROM runs WHERE role > ?1 ORDER BY role, method LIMIT 1")?;
     let mut newest = connection.prepare_cached(
         "SELECT gseq FROM runs WHERE role = ?1 AND method = ?2 AND gseq < ?3 ORDER BY gseq DESC LIMIT ?4",
     )?;
@@ -99,13 +100,14 @@ fn places(connection: &Connection, query: &CallQuery, before: i64, limit: i64) -
     // A role begins before its first method.
     let mut pair = (query.role.clone().unwrap_or_default(), String::new());
     loop {
-        let after = next.query_row(params![pair.0, pair.1], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-        pair = match after {
-            Some(after) => after,
-            None => break,
+        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let next = match method.query_row([&pair.0, &pair.1], read).optional()? {
+            None if query.role.is_none() => role.query_row([&pair.0], read).optional()?,
+            next => next,
         };
-        if query.role.as_ref().is_some_and(|role| *role != pair.0) {
-            break;
+        match next {
+            Some(next) => pair = next,
+            None => break,
         }
         if query.method.as_ref().is_none_or(|method| *method == pair.1) {
             let rows = newest.query_map(params![pair.0, pair.1, before, limit], |row| row.get(0))?;
@@ -342,4 +344,86 @@ fn saved(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<Option<Save
         },
         note: row.get::<_, Option<String>>(19)?.as_deref().map(Arc::from),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{c_int, c_void};
+
+    use rusqlite::ffi;
+
+    use super::*;
+    use crate::store::SqliteStore;
+
+    /// Steps of SQLite's machine in `work`.
+    fn steps(connection: &Connection, work: impl FnOnce()) -> u64 {
+        unsafe extern "C" fn count(counter: *mut c_void) -> c_int {
+            // SAFETY: the pointer given below, which lives until the handler is taken away again.
+            unsafe { *counter.cast::<u64>() += 1 };
+            0
+        }
+        let mut counted = 0_u64;
+        // SAFETY: the connection is open and used by this thread alone, and `counted` outlives the handler.
+        unsafe { ffi::sqlite3_progress_handler(connection.handle(), 1, Some(count), (&raw mut counted).cast()) };
+        work();
+        // SAFETY: as above.
+        unsafe { ffi::sqlite3_progress_handler(connection.handle(), 0, None, std::ptr::null_mut()) };
+        counted
+    }
+
+    /// Adds `count` calls of one method.
+    fn add(connection: &Connection, role: &str, method: &str, agent: Option<i64>, count: i64) {
+        connection.execute_batch("BEGIN").unwrap();
+        let before: i64 = connection.query_row("SELECT ifnull(max(gseq), 0) FROM runs", [], |row| row.get(0)).unwrap();
+        for gseq in before + 1..=before + count {
+            connection
+                .prepare_cached(
+                    "INSERT INTO runs(gseq, run, agent, role, method, status, durability, contract, record, header,
+                     entries, hashes, seal) VALUES (?1, ?2, ?3, ?4, ?5, 'ok', 'batch', x'', '{}', '', '[]', x'', x'')",
+                )
+                .unwrap()
+                .execute(params![gseq, run_bytes(CallId(gseq.unsigned_abs().into())), agent, role, method])
+                .unwrap();
+        }
+        connection.execute_batch("COMMIT").unwrap();
+    }
+
+    #[test]
+    fn looking_costs_the_same_with_a_long_history() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("app.db");
+        drop(SqliteStore::open(&path).unwrap());
+        let connection = crate::store::sqlite::connect(&path, false).unwrap();
+        add(&connection, "counter", "increment", Some(1), 3);
+        add(&connection, "calculator", "subtract", None, 20);
+        add(&connection, "calculator", "add", None, 20);
+        let query = |role: Option<&str>, method: Option<&str>, agent: Option<i64>| CallQuery {
+            role: role.map(str::to_owned),
+            method: method.map(str::to_owned),
+            agent: agent.map(AgentId),
+            limit: 5,
+            ..CallQuery::default()
+        };
+        let ways = [
+            (query(None, None, None), 5),
+            (query(Some("calculator"), None, None), 5),
+            (query(Some("counter"), None, None), 3),
+            (query(None, Some("increment"), None), 3),
+            (query(None, Some("nothing"), None), 0),
+            (query(Some("calculator"), Some("subtract"), None), 5),
+            (query(None, None, Some(1)), 3),
+        ];
+        let costs = || -> Vec<u64> {
+            let listed = ways.iter().map(|(query, found)| {
+                steps(&connection, || assert_eq!(calls(&connection, query).unwrap().len(), *found, "{query:?}"))
+            });
+            let one = steps(&connection, || assert!(call(&connection, CallId(2)).unwrap().is_some()));
+            listed.chain([one]).collect()
+        };
+        let early = costs();
+        add(&connection, "calculator", "add", None, 10_000);
+        let late = costs();
+        let grown = early.iter().zip(&late).find(|(early, late)| **early < 10 || **late > **early + 20);
+        assert_eq!(grown, None, "{early:?}, then {late:?}");
+    }
 }

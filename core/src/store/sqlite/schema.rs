@@ -111,11 +111,10 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), St
         return Err(StoreError::Future { path: path.to_owned(), version, known: VERSION });
     }
     connection.pragma_update(None, "journal_mode", "wal").map_err(refused)?;
-    // Where that fails, SQLite goes on with what there is, without an error.
-    let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).map_err(refused)?;
-    if mode != "wal" {
-        let message = format!("its log cannot be switched on, it stays {mode:?}");
-        return Err(StoreError::Io { path: path.to_owned(), message });
+    // Where that fails, SQLite goes on without a log and without an error, and says "wal" when it is asked.
+    let frames: i64 = connection.query_row("PRAGMA wal_checkpoint(NOOP)", [], |row| row.get(1)).map_err(refused)?;
+    if frames < 0 {
+        return Err(StoreError::Io { path: path.to_owned(), message: "its log cannot be switched on".to_owned() });
     }
     connection.pragma_update(None, "synchronous", "full").map_err(refused)?;
     if version < VERSION {

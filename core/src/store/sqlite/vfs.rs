@@ -9,12 +9,18 @@
 //!
 //! SQLite lets its system calls be exchanged; this exchanges some, once per process.
 
-use std::ffi::{c_char, c_int};
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+use std::ffi::c_char;
+#[cfg(unix)]
+use std::ffi::c_int;
 use std::sync::Once;
+#[cfg(unix)]
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 use rusqlite::ffi;
 
+#[cfg(unix)]
 use crate::fork;
 
 /// Makes every later lock of this process's own SQLite an open-file-description lock, where the system has them.
@@ -24,15 +30,18 @@ pub(super) fn use_open_file_locks() {
 }
 
 /// Descriptors of stores that are open, one bit each.
+#[cfg(unix)]
 static OPEN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
 /// The word of a descriptor and its bit; none for what is no descriptor.
+#[cfg(unix)]
 fn place(descriptor: c_int) -> Option<(&'static AtomicU64, u64)> {
     let descriptor = usize::try_from(descriptor).ok()?;
     Some((OPEN.get(descriptor / 64)?, 1 << (descriptor % 64)))
 }
 
 /// Notes that a descriptor of a store was opened: a forked child closes it.
+#[cfg(unix)]
 pub(super) fn opened(descriptor: c_int) {
     if let Some((word, bit)) = place(descriptor) {
         word.fetch_or(bit, Ordering::AcqRel);
@@ -40,6 +49,7 @@ pub(super) fn opened(descriptor: c_int) {
 }
 
 /// Notes that a descriptor is about to be closed.
+#[cfg(unix)]
 pub(super) fn closing(descriptor: c_int) {
     if let Some((word, bit)) = place(descriptor) {
         word.fetch_and(!bit, Ordering::AcqRel);
