@@ -140,7 +140,7 @@ def test_pandas_reads_calls_and_programs(runtime: Runtime) -> None:
     assert all(list(call) == list(calls[0]) for call in calls), "the same columns in the same order"
     frame = pandas.DataFrame(calls)
     assert list(frame["method"]) == ["add", "boom", "increment"]
-    assert list(frame["value"])[0] == 5
+    assert frame["value"].tolist()[0] == 5
     assert frame["outcome_error_type"].isna().tolist() == [True, False, True]
     assert frame["namespace"].tolist() == ["default", "default", "other"]
     times = pandas.to_datetime(frame["timestamp"])

@@ -64,9 +64,10 @@ pub(crate) fn repertoire_error(error: &RepertoireError) -> PyErr {
         RepertoireError::Unknown { .. } | RepertoireError::Ambiguous { .. } => {
             PyLookupError::new_err(error.to_string())
         }
-        RepertoireError::Compile { .. } | RepertoireError::Unchanged(_) | RepertoireError::Language { .. } => {
-            PyValueError::new_err(error.to_string())
-        }
+        RepertoireError::Compile { .. }
+        | RepertoireError::Unchanged(_)
+        | RepertoireError::Differs { .. }
+        | RepertoireError::Language { .. } => PyValueError::new_err(error.to_string()),
         RepertoireError::Folder(_) | RepertoireError::Lock(_) => PyOSError::new_err(error.to_string()),
         RepertoireError::Store(error) => store_error(error),
     }

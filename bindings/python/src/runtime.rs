@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use pyo3::exceptions::{PyLookupError, PyOSError, PyRuntimeWarning, PyValueError};
+use pyo3::exceptions::{PyLookupError, PyRuntimeWarning, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
