@@ -502,7 +502,11 @@ fn a_base_url_is_an_address_and_nothing_else() {
         assert!(!(ran.out + &ran.err).contains("hunter2"), "{url}");
     }
     let ran = world.run(&["config", "--model", "opanai:x"]);
-    check(&ran, 4, &["--model: option \"model\": no provider", "providers: openai, openai-compatible, library, replay)"]);
+    check(
+        &ran,
+        4,
+        &["--model: option \"model\": no provider", "providers: openai, openai-compatible, library, replay)"],
+    );
 }
 
 #[test]
