@@ -769,6 +769,8 @@ fn everything_that_answers_answers_in_json() {
     let one = |arguments: &[&str]| json(&world.run(arguments)).remove(0);
     assert_eq!(one(&["verify", "--json"])["ok"], true);
     assert_eq!(one(&["replay", "last", "--json"])["ok"], true);
+    let all = one(&["replay", "all", "--json"]);
+    assert_eq!((&all["ok"], &all["calls"], &all["left_out"]), (&true.into(), &2.into(), &0.into()));
     assert_eq!(one(&["show", "last", "app.db", "--json"])["method"], "increment");
     assert_eq!(one(&["export", "folder", "--json"])["programs"], 2);
     let imported = one(&["import", "folder", "--json"]);

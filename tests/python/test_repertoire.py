@@ -320,3 +320,27 @@ def test_ejected_in_rhai_runs_too(path: str, tmp_path: Path, agent_of: Callable[
         command("conform", str(tmp_path / "own/scenarios"), "--runtime", "rust", "--language", "rhai", "--json")
     )
     assert (report["passed"], report["failed"]) == (1, 0), report
+
+
+def test_an_edit_that_answers_recorded_calls_otherwise_is_refused_unless_accepted(runtime: Runtime) -> None:
+    calc = runtime.agent("calculator")
+    for number in range(3):
+        assert calc.add(2, number).ok
+    program = runtime.program("calculator.add")
+    with pytest.raises(ValueError, match=r"add\(2, 2\) gave 4; the new program gives 0"):
+        program.edit("return args[1] - args[2]")
+    assert [one.id for one in runtime.programs()] == [program.id]
+    assert program.edit("return args[1] - args[2]", accept=True).state == "pinned"
+    assert calc.add(5, 3).value == 2
+
+
+def test_the_replay_model_plays_a_recorded_flow(tmp_path: Path) -> None:
+    store = str(tmp_path / "app.db")
+    with Runtime(model=lambda request: PROGRAMS[request.method], store=store, reuse="off") as first:
+        call_id = first.agent("calculator").add(2, 3).metadata["call_id"]
+    with Runtime(model=f"replay:{call_id}", store=store, reuse="off") as second:
+        calc = second.agent("calculator")
+        assert calc.add(2, 3).value == 5
+        assert "has no decision left" in calc.add(2, 3).error_message
+    with pytest.raises(cadenza.OptionError, match="no call with that id"):
+        Runtime(model="replay:" + "0" * 32, store=store)

@@ -86,7 +86,8 @@ def test_a_function_is_described_by_its_signature_and_docstring():
         """
         return url
 
-    name, description, schema, coerce = describe(fetch)
+    name, description, schema, coerce, effect = describe(fetch)
+    assert effect == "effectful"
     assert (name, description, coerce) == ("fetch", "Fetches a page.", None)
     assert schema["required"] == ["url"]
     assert schema["properties"]["retries"] == {"type": "integer", "default": 3}
@@ -306,3 +307,34 @@ def test_what_a_tool_leaves_behind_may_call_the_agent_later(agent_of):
     while not results and time.monotonic() < deadline:
         time.sleep(0.01)
     assert results[0].value == 3
+
+
+def test_a_tool_says_what_its_calls_leave_behind(agent_of, tmp_path):
+    @cadenza.tool(effect="pure")
+    def look(city: str) -> str:
+        """Looks."""
+        return f"rain in {city}"
+
+    @cadenza.tool
+    def ring(times: int) -> int:
+        return times
+
+    assert (describe(look)[4], describe(ring)[4]) == ("pure", "effectful")
+    assert look("Bonn") == "rain in Bonn"
+    store = str(tmp_path / "app.db")
+    program = "return {tools.look{city = 'Bonn'}, tools.ring{times = 2}}"
+    outcome = with_tool(agent_of, [look, ring], program, store=store)
+    assert outcome.value == ["rain in Bonn", 2]
+    with cadenza.Runtime(model="library", store=store) as runtime:
+        effects = runtime.call(outcome.metadata["call_id"])["effects"]
+        assert [(one["tool"], one["effect"], one["status"]) for one in effects] == [
+            ("look", "pure", "ok"),
+            ("ring", "effectful", "ok"),
+        ]
+        report = runtime.replay_all()
+        assert (report["ok"], report["programs"], report["detail"]) == (True, 1, None)
+    with pytest.raises(ValueError, match="'pure', 'idempotent' or 'effectful'"):
+        cadenza.tool(effect="harmless")  # type: ignore[call-overload]
+    look.__cadenza_effect__ = "harmless"
+    with pytest.raises(OptionError, match="expected pure or idempotent or effectful"):
+        with_tool(agent_of, look, "return 1")

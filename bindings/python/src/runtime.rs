@@ -253,6 +253,21 @@ impl PyRuntime {
         Ok(dict)
     }
 
+    /// Replays every ended call: {"ok": True, "calls": ..., "programs": ..., "left_out": ..., "without_transcript": ...,
+    /// "detail": None}, or ok False with the first difference as detail.
+    fn replay_all<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (report, detail) = judged(py.detach(|| self.runtime.replay_all()))?;
+        let dict = PyDict::new(py);
+        dict.set_item("ok", report.is_some())?;
+        let report = report.unwrap_or_default();
+        dict.set_item("calls", report.calls)?;
+        dict.set_item("programs", report.programs)?;
+        dict.set_item("left_out", report.left_out)?;
+        dict.set_item("without_transcript", report.without_transcript)?;
+        dict.set_item("detail", detail)?;
+        Ok(dict)
+    }
+
     /// Kept programs that are asked for, of the store if there is one. A Program is a mapping too: pandas.DataFrame reads
     /// the list. `state` is "active", "pinned" or "quarantined".
     #[pyo3(signature = (role=None, *, method=None, namespace=None, language=None, state=None))]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use cadenza_core::printable::{printable, printable_json};
+use cadenza_core::runtime::replay::ReplayReport;
 use cadenza_core::store::Store as _;
 use cadenza_core::value::{Map, Value};
 
@@ -16,7 +17,7 @@ use crate::{Context, options};
 /// on what they were told, must do the same.
 #[derive(Debug, clap::Args)]
 pub struct Replay {
-    /// The call: its id, its beginning or its end, as `cadenza calls` shows it; or `last`
+    /// The call: its id, its beginning or its end, as `cadenza calls` shows it; `last`, or `all` of them
     #[arg(value_name = "CALL")]
     call: String,
     /// The store; the configured one when none is named
@@ -30,6 +31,10 @@ pub struct Replay {
 impl Replay {
     pub(crate) fn run(self, context: &Context<'_>) -> Result<Exit, Failure> {
         let store = options::store(self.store)?;
+        if self.call == "all" {
+            let report = runtime_of(Some(store.location().into()))?.replay_all();
+            return told(report.map_err(|error| error.to_string()), self.json, context);
+        }
         let log = LogFile::read(store.location().as_ref())?;
         let entry = log.find(&self.call)?;
         let id = entry.call_id()?;
@@ -77,4 +82,34 @@ impl Replay {
         }
         Ok(Exit::Ok)
     }
+}
+
+/// What replaying every call found: how many there are, or the first that comes to another end.
+fn told(report: Result<ReplayReport, String>, json: bool, context: &Context<'_>) -> Result<Exit, Failure> {
+    let report = match report {
+        Ok(report) => report,
+        Err(detail) if json => {
+            let fields = [("ok".to_owned(), false.into()), ("detail".to_owned(), detail.into())];
+            super::say_json(&Value::Map(Map::from(fields)));
+            return Ok(Exit::Failed);
+        }
+        Err(detail) => return Err(Failure::failed(detail)),
+    };
+    let ReplayReport { calls, programs, left_out, without_transcript } = report;
+    if json {
+        let count = |number: u64| Value::Int(i64::try_from(number).unwrap_or(i64::MAX));
+        let fields = [
+            ("ok", true.into()),
+            ("calls", count(calls)),
+            ("programs", count(programs)),
+            ("left_out", count(left_out)),
+            ("without_transcript", count(without_transcript)),
+        ];
+        super::say_json(&Value::Map(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()));
+    } else {
+        let same = context.style.good("the same:");
+        let rest = format!("{left_out} program(s) left out, {without_transcript} call(s) without a transcript");
+        say(&format!("{same} {calls} call(s), {programs} program(s); {rest}"));
+    }
+    Ok(Exit::Ok)
 }
