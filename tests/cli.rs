@@ -799,7 +799,7 @@ fn where_programs_are_locked_the_outcome_names_what_is_missing() {
     check(&shape, 3, &["with arguments of the shape \"s\""]);
     // What people change is not locked until they say so.
     world.write("new.lua", "return 7");
-    check(&world.run(&["programs", "edit", "calculator.add", "--file", "new.lua"]), 0, &[]);
+    check(&world.run(&["programs", "edit", "calculator.add", "--file", "new.lua", "--accept"]), 0, &[]);
     assert_eq!(locked(&["calculator", "add", "20", "30"]).out, "50\n");
     check(&world.run(&["programs", "quarantine", &newest(&world, "add")]), 0, &[]);
     check(&world.run(&["programs", "delete", "calculator.add"]), 4, &["means several programs"]);
