@@ -88,6 +88,7 @@ fn request(role: &str, method: &str) -> ModelRequest {
         context: &context,
         history: &[],
         tools: &tools,
+        delegates: &[],
     });
     ModelRequest {
         role: role.into(),

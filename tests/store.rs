@@ -460,3 +460,62 @@ fn ec_mg1_a_store_of_version_1_is_taken_over_and_its_seals_still_hold() {
     };
     assert_eq!(version(&path), 3);
 }
+
+#[test]
+fn a_delegate_is_found_again_by_its_name_and_shown_to_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let prompts = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let open = |namespace: &str| {
+        let prompts = prompts.clone();
+        let model = Scripted::respond(move |request| {
+            prompts.lock().unwrap().push(request.user_prompt.to_string());
+            Ok(ModelReply::text(match &*request.method {
+                "compute" => "return agent:tool('tutor'):explain().value",
+                _ => "return 'because'",
+            }))
+        });
+        let options = Options {
+            model: Some(ModelSpec::Provider(Arc::new(model))),
+            store: Some(StoreOption::Path(path.clone())),
+            namespace: Some(namespace.into()),
+            reuse: Some(Reuse::Off),
+            ..Options::default()
+        };
+        Runtime::builder().options(options).build().unwrap()
+    };
+    let purpose = "explain results to beginners";
+    {
+        let boss = open("one").agent("boss", Options::default()).unwrap();
+        let contract =
+            Value::from_json(&format!(r#"{{"purpose":"{purpose}","deliverable":{{"type":"string"}}}}"#)).unwrap();
+        boss.delegate("tutor", Options::from_map(contract.as_map().unwrap()).unwrap()).unwrap();
+    }
+    let second = open("one");
+    let boss = second.agent("boss", Options::default()).unwrap();
+    assert_eq!(call(&boss, "compute", &[]).value(), &"because".into());
+    let seen = std::mem::take(&mut *prompts.lock().unwrap());
+    assert!(seen[0].contains(&format!("- \"tutor\": \"{purpose}\"")), "{}", seen[0]);
+    assert!(seen[1].contains(&format!("Purpose: \"{purpose}\"")), "{}", seen[1]);
+    let tutor = boss.tool("tutor").unwrap();
+    assert!(call(&tutor, "explain", &[]).ok());
+    assert!(second.store().unwrap().verify().is_ok());
+
+    let stranger = open("two").agent("boss", Options::default()).unwrap();
+    prompts.lock().unwrap().clear();
+    assert!(call(&stranger, "compute", &[]).ok());
+    assert!(!prompts.lock().unwrap()[0].contains("tutor"), "another application");
+    drop((boss, second, stranger, tutor));
+
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection.execute("UPDATE tools SET options = replace(options, 'beginners', 'everybody')", []).unwrap();
+    drop(connection);
+    let third = open("one");
+    assert!(third.store().unwrap().verify().unwrap_err().to_string().contains("the delegate \"tutor\" was changed"));
+    prompts.lock().unwrap().clear();
+    assert!(call(&third.agent("boss", Options::default()).unwrap(), "compute", &[]).ok());
+    assert!(
+        !prompts.lock().unwrap().iter().any(|prompt| prompt.contains("everybody")),
+        "what was changed is not served"
+    );
+}

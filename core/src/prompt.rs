@@ -32,6 +32,9 @@ const MAX_WORDS_BYTES: usize = 1 << 10;
 const MAX_TOOLS_BYTES: usize = 8 << 10;
 /// Most bytes of one tool's schema, and of its description.
 const MAX_TOOL_BYTES: usize = 1 << 10;
+/// Delegates that are shown, and bytes of the name and of the purpose of one.
+const MAX_DELEGATES: usize = 8;
+const MAX_DELEGATE_BYTES: usize = 160;
 /// Most bytes of an error's text in a retry.
 const MAX_FEEDBACK_BYTES: usize = 2 << 10;
 /// Most bytes of an earlier program in a repair. Programs are at most 64 KiB.
@@ -60,6 +63,8 @@ pub struct PromptInput<'a> {
     pub history: &'a [Arc<str>],
     /// Host tools that the program may call.
     pub tools: &'a ToolDocs,
+    /// Delegates that agents of this role made before: name and purpose, those that are used most first.
+    pub delegates: &'a [(Arc<str>, Option<String>)],
 }
 
 /// The part of a delegation contract that a model is told.
@@ -97,6 +102,7 @@ fn user_prompt(input: &PromptInput<'_>) -> String {
     words(input.method, &mut out);
     contract(&input.contract, &mut out);
     input.tools.ranked_for(input, &mut out);
+    delegates(input, &mut out);
 
     let mut data = String::with_capacity(512);
     data.push_str("args: ");
@@ -343,10 +349,7 @@ impl ToolDocs {
         if self.fits() {
             return;
         }
-        let mut wanted: Vec<String> = split_words(input.method).chain(split_words(input.role)).collect();
-        wanted.extend(input.contract.purpose.into_iter().flat_map(split_words));
-        wanted.extend(input.kwargs.keys().flat_map(|key| split_words(key)));
-        wanted.extend(input.args.iter().filter_map(Value::as_str).flat_map(|text| split_words(cut(text, 200))));
+        let wanted = wanted_words(input);
         let mut ranked: Vec<(usize, &ToolDoc)> = self
             .tools
             .iter()
@@ -365,6 +368,44 @@ impl ToolDocs {
         shown.sort_by(|one, other| one.name.cmp(&other.name));
         let _ = write!(out, "\nHost tools ({} of {}):", shown.len(), self.tools.len());
         shown.iter().for_each(|tool| out.push_str(&tool.line));
+    }
+}
+
+/// The words of a call that say what it is about.
+fn wanted_words(input: &PromptInput<'_>) -> Vec<String> {
+    let mut wanted: Vec<String> = split_words(input.method).chain(split_words(input.role)).collect();
+    wanted.extend(input.contract.purpose.into_iter().flat_map(split_words));
+    wanted.extend(input.kwargs.keys().flat_map(|key| split_words(key)));
+    wanted.extend(input.args.iter().filter_map(Value::as_str).flat_map(|text| split_words(cut(text, 200))));
+    wanted
+}
+
+/// Appends the delegates that the program may take up again: the nearest to the call, and few of them.
+fn delegates(input: &PromptInput<'_>, out: &mut String) {
+    if input.delegates.is_empty() {
+        return;
+    }
+    let wanted = wanted_words(input);
+    let score = |(name, purpose): &(Arc<str>, Option<String>)| {
+        let words: Vec<String> = split_words(name).chain(split_words(purpose.as_deref().unwrap_or_default())).collect();
+        wanted.iter().filter(|word| words.contains(word)).count()
+    };
+    let mut ranked: Vec<_> = input.delegates.iter().collect();
+    // Stable: where the words say nothing, those that are used most come first.
+    ranked.sort_by_key(|delegate| std::cmp::Reverse(score(delegate)));
+    ranked.truncate(MAX_DELEGATES);
+    ranked.sort_by(|(one, _), (other, _)| one.cmp(other));
+    out.push_str(match input.language {
+        Language::Lua => "\nDelegates made before; agent:tool(NAME) takes one up again:",
+        Language::Rhai => "\nDelegates made before; agent.tool(NAME) takes one up again:",
+    });
+    for (name, purpose) in ranked {
+        out.push_str("\n- ");
+        Bounded::new(MAX_DELEGATE_BYTES, out).string(name);
+        if let Some(purpose) = purpose {
+            out.push_str(": ");
+            Bounded::new(MAX_DELEGATE_BYTES, out).string(purpose);
+        }
     }
 }
 

@@ -148,7 +148,8 @@ fn together() {
     let (agent, calc) = (tally(&runtime), runtime.agent("calculator", Options::default()).unwrap());
     for step in 0..number {
         assert!(increment(&agent).ok());
-        agent.set(&format!("key_{}_{step}", std::process::id()), step.into()).unwrap();
+        // Few keys: everybody reads all of them whenever somebody wrote one.
+        agent.set(&format!("key_{}_{}", std::process::id(), step % 4), step.into()).unwrap();
         assert!(calc.call("add", vec![step.into(), 1.into()], Map::new()).unwrap().ok());
     }
 }
@@ -185,7 +186,9 @@ fn r9_p11_processes_on_one_agent_lose_no_update() {
     assert_eq!(calls, 2 * processes * number);
     let state = store.open_agent("default", "tally", "counter").unwrap();
     assert_eq!(state.context["count"], Value::Int(processes * number));
-    assert_eq!(state.context.len() as i64, 1 + processes * number, "one key of every write of every process");
+    assert_eq!(state.context.len() as i64, 1 + 4 * processes);
+    let last = |step: i64| state.context.values().filter(|value| **value == Value::Int(step)).count() as i64;
+    assert!((number - 4..number).all(|step| last(step) >= processes), "the last write of each process to each key");
     assert_eq!(state.version, 2 * processes * number);
     let listed = store.calls(&CallQuery { limit: usize::MAX, ..CallQuery::default() }).unwrap();
     let reused = listed.iter().filter(|call| call.record["program_source"].as_str() == Some("reused")).count() as u64;

@@ -17,8 +17,8 @@ use cadenza_core::provider::{ModelSpec, Scripted};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::{Options, StoreOption};
 use cadenza_core::store::{
-    AgentId, AgentListed, AgentLock, AgentState, CallQuery, Change, SqliteStore, Store, StoreError, StoredCall, Unit,
-    VerifyReport,
+    AgentId, AgentListed, AgentLock, AgentState, CallQuery, Change, Delegate, SqliteStore, Store, StoreError,
+    StoredCall, Unit, VerifyReport,
 };
 use cadenza_core::tools::Tool;
 use cadenza_core::value::{Map, Value};
@@ -134,6 +134,7 @@ impl Store for SimStore {
                 Change::Ended { record, .. } => drop(taken.ended.insert(record.call_id(), record.outcome.ok())),
                 Change::Effect { .. }
                 | Change::Context { .. }
+                | Change::Delegate { .. }
                 | Change::Kept { .. }
                 | Change::State { .. }
                 | Change::Deleted { .. }
@@ -173,6 +174,10 @@ impl Store for SimStore {
 
     fn agents(&self) -> Result<Vec<AgentListed>, StoreError> {
         self.read(|store| store.agents())
+    }
+
+    fn delegates(&self, namespace: &str, maker: &str) -> Result<Vec<Delegate>, StoreError> {
+        self.read(|store| store.delegates(namespace, maker))
     }
 
     fn programs(&self, key: Option<&Key>) -> Result<Vec<Saved>, StoreError> {

@@ -37,7 +37,7 @@ use crate::provider::{ModelRequest, Provider, ProviderError, ProviderErrorClass,
 use crate::runtime::driver::{Ran, Work};
 use crate::runtime::replay::shown;
 use crate::runtime::wait::aside;
-use crate::store::Change;
+use crate::store::{Change, Delegate};
 use crate::value::{Map, Value};
 
 /// Bytes of an error message that a caller sees.
@@ -541,6 +541,10 @@ impl<'a> Attempts<'a> {
         let shown_context: Map = shown(&context);
         let remembered = call.agent.remembered();
         let history: Vec<_> = remembered.iter().map(|entry| entry.line().clone()).collect();
+        let mut delegates = call.agent.runtime().delegates().of(call.agent.maker());
+        delegates.sort_by_key(|delegate| std::cmp::Reverse(delegate.uses));
+        let purpose = |delegate: &Delegate| delegate.contract.get("purpose").and_then(Value::as_str).map(str::to_owned);
+        let delegates: Vec<_> = delegates.iter().map(|delegate| (delegate.name.clone(), purpose(delegate))).collect();
         let Prompt { system, user } = prompt::build(&PromptInput {
             role: call.agent.role(),
             method: &call.method,
@@ -556,6 +560,7 @@ impl<'a> Attempts<'a> {
             context: &shown_context,
             history: &history,
             tools: &settings.tool_docs,
+            delegates: &delegates,
         });
         self.shown = (context, remembered);
         Prompt { system: scrubbed(system), user: scrubbed(user) }

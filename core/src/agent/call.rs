@@ -320,6 +320,7 @@ impl<'a> Call<'a> {
                 | Change::Effect { .. }
                 | Change::Ended { .. }
                 | Change::Context { .. }
+                | Change::Delegate { .. }
                 | Change::State { .. }
                 | Change::Deleted { .. }
                 | Change::Used { .. } => None,

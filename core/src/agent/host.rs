@@ -219,7 +219,10 @@ impl<'a> CallHost<'a> {
         let kept = pending.or_else(|| owner.0.memory.lock().delegates.get(name).cloned());
         match kept {
             Some(delegate) => self.add(delegate),
-            None => self.make_delegate(agent, name, &Map::new()),
+            None => {
+                let agreed = owner.0.runtime.delegates().find(owner.maker(), name);
+                self.make_delegate(agent, name, &agreed.unwrap_or_default())
+            }
         }
     }
 

@@ -16,6 +16,7 @@ use crate::log::record::CallRecord;
 use crate::outcome::{Durability, Outcome};
 use crate::program::acceptance_program;
 use crate::runtime::Runtime;
+use crate::runtime::delegates::Maker;
 use crate::runtime::options::{OptionError, Options};
 use crate::runtime::settings::Settings;
 use crate::runtime::wait::block_on;
@@ -232,17 +233,32 @@ impl Agent {
         Self::new(self.0.runtime.clone(), settings, role, levels, name.as_deref())
     }
 
+    /// Who this agent is to its delegates.
+    pub(crate) fn maker(&self) -> Maker<'_> {
+        let settings = &self.0.settings;
+        Maker { namespace: &settings.namespace, role: &self.0.role, store: settings.store.as_ref() }
+    }
+
     fn keep_delegate(&self, delegate: &Self) {
+        let contract = delegate.0.settings.delegation.fields();
+        self.0.runtime.delegates().note(self.maker(), &delegate.0.role, contract);
         let mut memory = self.0.memory.lock();
         if memory.delegates.len() < DELEGATES || memory.delegates.contains_key(&delegate.0.role) {
             memory.delegates.insert(delegate.0.role.clone(), delegate.clone());
         }
     }
 
-    /// The delegate last made with this role; makes one when there is none.
+    /// The delegate last made with this role: by this agent, or by another one of its own role, in whichever process on the
+    /// store; then as it was agreed with that one. Makes a new one when there is none.
     pub fn tool(&self, name: &str) -> Result<Self, UseError> {
         let kept = self.0.memory.lock().delegates.get(name).cloned();
-        kept.map_or_else(|| self.delegate(name, Options::default()), Ok)
+        kept.map_or_else(|| self.delegate(name, self.agreed(name)?), Ok)
+    }
+
+    /// The options that a delegate of that name was made with before.
+    pub(crate) fn agreed(&self, name: &str) -> Result<Options, UseError> {
+        let contract = self.0.runtime.delegates().find(self.maker(), name);
+        Ok(contract.map_or_else(|| Ok(Options::default()), |contract| Options::from_map(&contract))?)
     }
 
     /// Whether the name is a setter or is backed by the context (AC-7). Never asks a model.

@@ -68,6 +68,7 @@ pub struct DelegationContract {
     failure_policy: FailurePolicy,
     intent_signature: Option<String>,
     source: ContractSource,
+    fields: Map,
     fingerprint: Digest,
 }
 
@@ -96,6 +97,7 @@ impl DelegationContract {
             failure_policy: failure_policy(fields.get("failure_policy"))?,
             deliverable,
             source,
+            fields: fields.clone(),
             fingerprint: canonical::hash(&Value::Map(fields.clone())),
         })
     }
@@ -130,6 +132,11 @@ impl DelegationContract {
         self.source
     }
 
+    /// The fields that were given: [`DelegationContract::from_map`] reads them back.
+    pub fn fields(&self) -> &Map {
+        &self.fields
+    }
+
     /// Equal for equal contracts.
     pub fn fingerprint(&self) -> Digest {
         self.fingerprint
@@ -161,6 +168,7 @@ impl Default for DelegationContract {
             failure_policy: FailurePolicy::ReturnError,
             intent_signature: None,
             source: ContractSource::None,
+            fields: Map::new(),
             fingerprint: canonical::hash(&Value::Map(Map::new())),
         }
     }

@@ -17,6 +17,7 @@ fn empty_input<'a>(kwargs: &'a Map, context: &'a Map, tools: &'a ToolDocs) -> Pr
         context,
         history: &[],
         tools,
+        delegates: &[],
     }
 }
 
@@ -259,4 +260,18 @@ proptest! {
         Bounded::new(1_000, &mut out).list(&list, 0);
         prop_assert!(serde_json::from_str::<serde_json::Value>(&out).is_ok(), "{}", out);
     }
+}
+
+#[test]
+fn delegates_are_ranked_by_the_words_of_the_call_and_bounded() {
+    let (kwargs, context, tools) = (Map::new(), Map::new(), ToolDocs::default());
+    let mut delegates: Vec<(Arc<str>, Option<String>)> =
+        (0..20).map(|number| (Arc::from(format!("helper {number:02}")), None)).collect();
+    delegates.push(("tutor".into(), Some("explains\nwhat add did".into())));
+    let input = PromptInput { delegates: &delegates, ..empty_input(&kwargs, &context, &tools) };
+    let user = build(&input).user;
+    let lines: Vec<&str> = user.lines().filter(|line| line.starts_with("- ")).collect();
+    assert_eq!((lines.len(), lines[0], lines[7]), (8, "- \"helper 00\"", "- \"tutor\": \"explains\\nwhat add did\""));
+    assert!(user.contains("agent:tool(NAME)"));
+    assert!(!build(&empty_input(&kwargs, &context, &tools)).user.contains("Delegates"));
 }

@@ -18,6 +18,7 @@ use crate::value::Map;
 
 pub mod calls;
 pub mod config;
+pub(crate) mod delegates;
 pub(crate) mod driver;
 mod eject;
 pub mod options;
@@ -30,6 +31,7 @@ pub mod wait;
 
 pub use spawn::spawn;
 
+use delegates::Delegates;
 use options::{OptionError, Options, StoreOption};
 use settings::Settings;
 
@@ -45,6 +47,7 @@ struct Inner {
     settings: Arc<Settings>,
     executors: Executors,
     registry: Registry,
+    delegates: Delegates,
     calls: Mutex<VecDeque<Arc<CallRecord>>>,
 }
 
@@ -86,6 +89,7 @@ impl RuntimeBuilder {
             settings: Arc::new(settings.with(options)?),
             executors: Executors::default(),
             registry: Registry::default(),
+            delegates: Delegates::default(),
             calls: Mutex::default(),
         })))
     }
@@ -183,6 +187,10 @@ impl Runtime {
     /// Log lines that were lost since the start.
     pub fn dropped_log_lines(&self) -> u64 {
         self.0.settings.log.as_ref().map_or(0, |log| log.dropped())
+    }
+
+    pub(crate) fn delegates(&self) -> &Delegates {
+        &self.0.delegates
     }
 
     pub(crate) fn registry(&self) -> &Registry {

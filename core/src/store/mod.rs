@@ -76,6 +76,15 @@ pub enum Change {
         /// The keys.
         writes: Writes,
     },
+    /// A delegate was made, or is used more.
+    Delegate {
+        /// Separates unrelated applications.
+        namespace: Arc<str>,
+        /// The role of its maker.
+        maker: Arc<str>,
+        /// What is known of it.
+        delegate: Arc<Delegate>,
+    },
     /// A program was kept.
     Kept {
         /// The program with its evidence.
@@ -143,6 +152,17 @@ pub struct AgentState {
     pub version: i64,
     /// What it remembers.
     pub context: Map,
+}
+
+/// A delegate that an agent made, and that agents of its role may take up again by its name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delegate {
+    /// Its role, which is its name for its maker.
+    pub name: Arc<str>,
+    /// The fields of its delegation contract.
+    pub contract: Map,
+    /// How often it was made or taken up, about.
+    pub uses: u64,
 }
 
 /// A named agent in a list.
@@ -290,6 +310,9 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// All named agents.
     fn agents(&self) -> Result<Vec<AgentListed>, StoreError>;
+
+    /// The delegates that agents of a role made.
+    fn delegates(&self, namespace: &str, maker: &str) -> Result<Vec<Delegate>, StoreError>;
 
     /// Kept programs: those under one key, newest first, or all.
     fn programs(&self, key: Option<&Key>) -> Result<Vec<Saved>, StoreError>;

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::{
-    AgentId, AgentListed, AgentLock, AgentState, CallQuery, Durability, Store, StoreError, StoredCall, Unit,
+    AgentId, AgentListed, AgentLock, AgentState, CallQuery, Delegate, Durability, Store, StoreError, StoredCall, Unit,
     VerifyReport,
 };
 use crate::fork;
@@ -271,6 +271,10 @@ impl Store for SqliteStore {
 
     fn agents(&self) -> Result<Vec<AgentListed>, StoreError> {
         self.read(read::agents)
+    }
+
+    fn delegates(&self, namespace: &str, maker: &str) -> Result<Vec<Delegate>, StoreError> {
+        self.peek(|connection| read::delegates(connection, namespace, maker))
     }
 
     fn programs(&self, key: Option<&Key>) -> Result<Vec<Saved>, StoreError> {

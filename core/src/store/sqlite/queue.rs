@@ -207,6 +207,7 @@ fn weight_of_change(change: &Change) -> usize {
             writes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, weight_of_value)).sum()
         }
         Change::Kept { program, .. } => program.code.len(),
+        Change::Delegate { delegate, .. } => delegate.contract.values().map(weight_of_value).sum(),
         Change::State { .. } | Change::Deleted { .. } | Change::Used { .. } => 0,
     }
 }

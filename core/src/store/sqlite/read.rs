@@ -15,7 +15,7 @@ use crate::kernel::{StoredError, StoredRun};
 use crate::log::record::rfc3339;
 use crate::program::Language;
 use crate::program::registry::{Key, Origin, Pins, ProgramState, Saved};
-use crate::store::{AgentId, AgentListed, AgentState, CallQuery, StoredCall};
+use crate::store::{AgentId, AgentListed, AgentState, CallQuery, Delegate, StoredCall};
 use crate::value::{Map, Value};
 
 const CALL: &str = "SELECT gseq, run, record, status, (SELECT code FROM codes WHERE hash = runs.code),
@@ -259,6 +259,24 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
             })
         })?
         .collect()
+}
+
+/// The delegates that agents of a role made. One that was changed by anything but this store is left out.
+pub(super) fn delegates(connection: &Connection, namespace: &str, maker: &str) -> rusqlite::Result<Vec<Delegate>> {
+    let rows: Vec<(String, String, i64)> = connection
+        .prepare_cached("SELECT name, options, uses FROM tools WHERE namespace = ?1 AND owner = ?2")?
+        .query_map([namespace, maker], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut delegates = Vec::with_capacity(rows.len());
+    for (name, contract, uses) in rows {
+        let fits = state::delegate_fits(connection, namespace, maker, &name)?;
+        let (true, Ok(Value::Map(contract))) = (fits, Value::from_json(&contract)) else {
+            tracing::error!(name, "a delegate was changed in the store by something else; it is not taken up");
+            continue;
+        };
+        delegates.push(Delegate { name: name.into(), contract, uses: uses.unsigned_abs() });
+    }
+    Ok(delegates)
 }
 
 const PROGRAM: &str =

@@ -80,6 +80,7 @@ const VERSION_3: &str = "
 ALTER TABLE agents ADD COLUMN sum BLOB;
 ALTER TABLE programs ADD COLUMN seal BLOB;
 ALTER TABLE effects ADD COLUMN seal BLOB;
+ALTER TABLE tools ADD COLUMN seal BLOB;
 ";
 
 /// Settings of every connection.

@@ -21,6 +21,8 @@ const PROGRAM: &str =
   version, inputs, context, probeable, state, note, created_run, created FROM programs";
 /// What a seal of a tool call holds.
 const EFFECT: &str = "SELECT seal, run, call_no, tool, args, idem_key, status, result, class FROM effects";
+/// What a seal of a delegate holds: everything but its counters.
+const DELEGATE: &str = "SELECT seal, namespace, owner, name, options, created FROM tools";
 /// What the sum of an agent holds beside its keys.
 const AGENT: &str = "SELECT sum, agent, namespace, name, role, version, created FROM agents";
 
@@ -99,6 +101,29 @@ pub(super) fn program_fits(connection: &Connection, program: &Digest) -> rusqlit
         .query_row([program.0], |row| fits("program/1", row))
         .optional()
         .map(|fits| fits == Some(true))
+}
+
+/// Seals a delegate as it is now.
+pub(super) fn seal_delegate(connection: &Connection, namespace: &str, maker: &str, name: &str) -> rusqlite::Result<()> {
+    let seal = connection
+        .prepare_cached(&format!("{DELEGATE} WHERE namespace = ?1 AND owner = ?2 AND name = ?3"))?
+        .query_row([namespace, maker, name], |row| of_row("delegate/1", row))?;
+    connection
+        .prepare_cached("UPDATE tools SET seal = ?4 WHERE namespace = ?1 AND owner = ?2 AND name = ?3")?
+        .execute(params![namespace, maker, name, seal.0])
+        .map(drop)
+}
+
+/// Whether a delegate is what was kept.
+pub(super) fn delegate_fits(
+    connection: &Connection,
+    namespace: &str,
+    maker: &str,
+    name: &str,
+) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached(&format!("{DELEGATE} WHERE namespace = ?1 AND owner = ?2 AND name = ?3"))?
+        .query_row([namespace, maker, name], |row| fits("delegate/1", row))
 }
 
 /// Seals a tool call as it is now.
@@ -255,6 +280,13 @@ pub(super) fn check_everything(connection: &Connection, path: &Path) -> Result<(
             let hash = digest(row.get_ref(0)?.as_blob()?);
             if Digest::of_bytes(row.get_ref(1)?.as_str()?.as_bytes()) != hash {
                 return Err(altered(format!("the text of the program {hash} was changed")));
+            }
+        }
+        let mut delegates = connection.prepare_cached(DELEGATE)?;
+        let mut delegates = delegates.query([])?;
+        while let Some(row) = delegates.next()? {
+            if !fits("delegate/1", row)? {
+                return Err(altered(format!("the delegate {:?} was changed", row.get::<_, String>(3)?)));
             }
         }
         let runs = keys(connection, "SELECT DISTINCT run FROM effects")?;

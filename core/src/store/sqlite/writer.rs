@@ -212,6 +212,7 @@ fn decides_about_programs(job: &Job) -> bool {
         | Change::Effect { .. }
         | Change::Ended { .. }
         | Change::Context { .. }
+        | Change::Delegate { .. }
         | Change::Kept { run: Some(_), .. }
         | Change::Used { .. } => false,
     })
@@ -537,6 +538,25 @@ fn write(
         }
         Change::Context { agent, writes } => {
             memory.contexts.insert(agent.0, state::write_context(connection, agent.0, writes)?);
+        }
+        Change::Delegate { namespace, maker, delegate } => {
+            let contract = Value::Map(delegate.contract.clone()).to_json();
+            connection
+                .prepare_cached(
+                    "INSERT INTO tools(namespace, owner, name, options, created, uses, last_used)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5)
+                     ON CONFLICT(namespace, owner, name) DO UPDATE SET options = excluded.options,
+                     uses = max(uses, excluded.uses), last_used = excluded.last_used",
+                )?
+                .execute(params![
+                    &**namespace,
+                    &**maker,
+                    &*delegate.name,
+                    secret::scrub(&contract),
+                    now(),
+                    i64::try_from(delegate.uses).unwrap_or(i64::MAX)
+                ])?;
+            state::seal_delegate(connection, namespace, maker, &delegate.name)?;
         }
         Change::Kept { program, run } => {
             let key = &program.key;

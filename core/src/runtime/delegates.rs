@@ -1,0 +1,106 @@
+//! Delegates that can be taken up again: what was agreed when an agent made one, by the role of its maker.
+//!
+//! `agent.tool("tutor")` finds the delegate that an agent of the same role made before, in this process or in another one
+//! on the same store. Models are shown those that come nearest to the call. Only the delegation contract is kept: models,
+//! limits and tools are the maker's.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::store::{Change, Delegate, Durability, Store};
+use crate::value::{Map, Value};
+
+/// Delegates of one role; the one that was used least gives way.
+const PER_ROLE: usize = 64;
+/// Roles that are remembered at once.
+const ROLES: usize = 1_024;
+/// Bytes of a contract that is kept.
+const CONTRACT_BYTES: usize = 16 << 10;
+
+/// The delegates that the agents of a runtime made, by namespace and role of the maker.
+#[derive(Debug, Default)]
+pub(crate) struct Delegates {
+    roles: Mutex<HashMap<(Arc<str>, Arc<str>), BTreeMap<Arc<str>, Delegate>>>,
+}
+
+/// Who made a delegate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Maker<'a> {
+    pub(crate) namespace: &'a Arc<str>,
+    pub(crate) role: &'a Arc<str>,
+    pub(crate) store: Option<&'a Arc<dyn Store>>,
+}
+
+impl Delegates {
+    /// Notes that a delegate was made or taken up. The store hears of a new one, of another contract, and then ever more
+    /// rarely, so that a delegate that is used all the time costs it nothing.
+    pub(crate) fn note(&self, maker: Maker<'_>, name: &Arc<str>, contract: &Map) {
+        if Value::Map(contract.clone()).to_json().len() > CONTRACT_BYTES {
+            return;
+        }
+        let noted = self.with(maker, |delegates| {
+            let known = delegates.get(name).filter(|known| known.contract == *contract);
+            let uses = known.map_or(1, |known| known.uses + 1);
+            let is_new = known.is_none();
+            let delegate = Delegate { name: name.clone(), contract: contract.clone(), uses };
+            delegates.insert(name.clone(), delegate.clone());
+            if delegates.len() > PER_ROLE
+                && let Some(least) =
+                    delegates.values().filter(|other| other.name != *name).min_by_key(|other| other.uses)
+            {
+                let least = least.name.clone();
+                delegates.remove(&least);
+            }
+            (is_new || uses.is_power_of_two()).then_some(delegate)
+        });
+        if let (Some(delegate), Some(store)) = (noted, maker.store) {
+            let (namespace, role) = (maker.namespace.clone(), maker.role.clone());
+            let change = Change::Delegate { namespace, maker: role, delegate: Arc::new(delegate) };
+            if let Err(error) = store.write(vec![change], Durability::Batch, None) {
+                tracing::warn!(%error, "a delegate cannot be kept: the next process will not find it by its name");
+            }
+        }
+    }
+
+    /// What was agreed with the delegate of that name; asks the store for one that another process made since.
+    pub(crate) fn find(&self, maker: Maker<'_>, name: &str) -> Option<Map> {
+        let known = self.with(maker, |delegates| delegates.get(name).map(|known| known.contract.clone()));
+        known.or_else(|| {
+            let stored = stored(maker).into_iter().find(|delegate| *delegate.name == *name)?;
+            let contract = stored.contract.clone();
+            self.with(maker, |delegates| drop(delegates.insert(stored.name.clone(), stored)));
+            Some(contract)
+        })
+    }
+
+    /// All of one maker, in the order of their names.
+    pub(crate) fn of(&self, maker: Maker<'_>) -> Vec<Delegate> {
+        self.with(maker, |delegates| delegates.values().cloned().collect())
+    }
+
+    /// Those of the role, read from the store when they are first asked for.
+    fn with<R>(&self, maker: Maker<'_>, with: impl FnOnce(&mut BTreeMap<Arc<str>, Delegate>) -> R) -> R {
+        let key = (maker.namespace.clone(), maker.role.clone());
+        if let Some(delegates) = self.roles.lock().get_mut(&key) {
+            return with(delegates);
+        }
+        // Read outside the lock: a store may be slow.
+        let read = stored(maker);
+        let mut roles = self.roles.lock();
+        if roles.len() >= ROLES {
+            roles.clear();
+        }
+        let named = |delegate: Delegate| (delegate.name.clone(), delegate);
+        with(roles.entry(key).or_insert_with(|| read.into_iter().map(named).collect()))
+    }
+}
+
+fn stored(maker: Maker<'_>) -> Vec<Delegate> {
+    let Some(store) = maker.store else { return Vec::new() };
+    store.delegates(maker.namespace, maker.role).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the delegates of the store cannot be read");
+        Vec::new()
+    })
+}
