@@ -52,7 +52,7 @@ impl Tail {
         let cancel = CancelToken::default();
         let _guard = interrupt::guard(&cancel, None);
         while !cancel.is_cancelled() {
-            let new = end.new()?;
+            let new = end.since()?;
             new.iter().for_each(|call| self.show(call, context.style));
             if new.is_empty() {
                 std::thread::sleep(TICK);
@@ -132,7 +132,7 @@ impl End {
     }
 
     /// Calls that ended since, oldest first.
-    fn new(&mut self) -> Result<Vec<Call>, Failure> {
+    fn since(&mut self) -> Result<Vec<Call>, Failure> {
         match self {
             Self::Log(follower) => Ok(follower.lines()?.into_iter().map(Call::Line).collect()),
             Self::Store { store, after } => {
