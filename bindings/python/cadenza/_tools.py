@@ -6,15 +6,16 @@ from typing import Any, Callable, Literal, TypeVar, overload
 
 from ._schema import EFFECT
 
-Effect = Literal["pure", "idempotent", "effectful"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @overload
-def tool(function: F, /) -> F: ...
+def tool(function: F, /, *, effect: Literal["pure", "idempotent", "effectful"] = "effectful") -> F: ...
 @overload
-def tool(*, effect: Effect = "effectful") -> Callable[[F], F]: ...
-def tool(function: Any = None, /, *, effect: Effect = "effectful") -> Any:
+def tool(
+    function: None = None, /, *, effect: Literal["pure", "idempotent", "effectful"] = "effectful"
+) -> Callable[[F], F]: ...
+def tool(function: Any = None, /, *, effect: Literal["pure", "idempotent", "effectful"] = "effectful") -> Any:
     """Says what calls of a tool leave behind in the world, and returns the function itself.
 
     ``effect`` is ``"pure"`` (nothing: nobody waits for the disk before a call), ``"idempotent"`` (calling it again with
