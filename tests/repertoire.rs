@@ -147,6 +147,7 @@ fn an_edited_program_is_a_new_version_that_wins_and_keeps_what_is_pinned() {
         let third = runtime.edit_program(&second, "return args[1] * (if args[2] == 'km' then 1 else 3)", true).unwrap();
         assert!(third.inputs.iter().all(|input| input.standing == Standing::Free), "{:?}", third.inputs);
         assert_eq!(call(&guide, "to_miles", &[8.into(), "ft".into()]).value(), &24.into());
+        assert_eq!(call(&guide, "to_miles", &[8.into(), "km".into()]).value(), &8.into(), "the last edit wins");
         assert_eq!(asked.load(Ordering::SeqCst), 2);
         let history = runtime.history("guide.to_miles").unwrap();
         assert_eq!(history.len(), 4);
@@ -365,4 +366,19 @@ fn names_stay_inside_of_files_and_comments() {
         odd.call("../../etc/passwd", vec!["y".into()], Map::new()).unwrap().metadata.unwrap().source,
         ProgramSource::Generated
     );
+}
+
+#[test]
+fn what_people_put_aside_stays_aside_when_a_model_writes_it_again() {
+    on_both(|runtime, asked| {
+        let calc = agent(runtime, "calculator");
+        call(&calc, "add", &[2.into(), 3.into()]);
+        let program = runtime.find_program("calculator.add").unwrap();
+        assert!(runtime.set_program_state(program.id, ProgramState::Quarantined).unwrap());
+        for times in 2..4 {
+            let outcome = call(&calc, "add", &[2.into(), 3.into()]);
+            assert_eq!((outcome.value(), why(&outcome)), (&5.into(), Some(ReuseReason::Quarantined)));
+            assert_eq!(asked.load(Ordering::SeqCst), times, "the model wrote the same text, and it is not reused");
+        }
+    });
 }

@@ -176,8 +176,8 @@ impl Store for SimStore {
         self.read(|store| store.agents())
     }
 
-    fn delegates(&self, namespace: &str, maker: &str) -> Result<Vec<Delegate>, StoreError> {
-        self.read(|store| store.delegates(namespace, maker))
+    fn delegates(&self, namespace: &str, maker: &str, name: Option<&str>) -> Result<Vec<Delegate>, StoreError> {
+        self.read(|store| store.delegates(namespace, maker, name))
     }
 
     fn programs(&self, key: Option<&Key>) -> Result<Vec<Saved>, StoreError> {

@@ -188,6 +188,9 @@ impl<'a> CallHost<'a> {
     /// What the execution was told and what it wrote, for a replay.
     pub(super) fn take_tape(&self, reads: &Reads) -> Tape {
         let mut tape = std::mem::take(&mut *self.tape.lock());
+        if self.attempt.base_changed() && (reads.all_context || !reads.context.is_empty()) {
+            tape.give_up();
+        }
         tape.finish(reads, self.attempt.seen(reads), self.attempt.writes());
         tape
     }

@@ -4,7 +4,7 @@
 //! visible as a whole when the attempt succeeds and vanishes when it fails, at the cost of the written keys only.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -25,6 +25,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub struct RuntimeContext {
     map: RwLock<Map>,
+    /// Counts writes that no attempt made: what a program read before one of them may not be what is there after it.
+    changes: AtomicU64,
     durable: Option<Durable>,
 }
 
@@ -76,7 +78,7 @@ impl RuntimeContext {
         let version = AtomicI64::new(state.version);
         let durable =
             Durable { store, id: state.id, version, held: PerProcess::default(), order: PerProcess::default() };
-        Self { map: RwLock::new(state.context), durable: Some(durable) }
+        Self { map: RwLock::new(state.context), changes: AtomicU64::new(0), durable: Some(durable) }
     }
 
     /// The agent's number, if it has a name.
@@ -115,6 +117,7 @@ impl RuntimeContext {
 
     /// Makes writes durable, where the agent has a name, and then visible.
     fn write(&self, writes: Writes) -> Result<(), StoreError> {
+        self.changes.fetch_add(1, Ordering::Relaxed);
         let turn = match &self.durable {
             Some(durable) if durable.held.get().load(Ordering::Acquire) == 0 => {
                 self.turn(Instant::now() + WRITE_TIMEOUT)?
@@ -158,6 +161,7 @@ impl RuntimeContext {
             return self.write(Writes::from([(key.to_owned(), Some(value))]));
         }
         let mut map = self.map.write();
+        self.changes.fetch_add(1, Ordering::Relaxed);
         match map.get_mut(key) {
             Some(slot) => *slot = value,
             None => {
@@ -175,6 +179,7 @@ impl RuntimeContext {
     /// Removes one key and returns what it held.
     pub fn remove(&self, key: &str) -> Result<Option<Value>, StoreError> {
         if self.durable.is_none() {
+            self.changes.fetch_add(1, Ordering::Relaxed);
             return Ok(self.map.write().remove(key));
         }
         let held = self.get(key);
@@ -225,11 +230,13 @@ pub(crate) struct Attempt<'a> {
     base: Base<'a>,
     /// `None` marks a removed key.
     writes: Mutex<Writes>,
+    /// Writes of the host to the live map before it began.
+    changes: u64,
 }
 
 impl<'a> Attempt<'a> {
     pub(crate) fn new(base: Base<'a>) -> Self {
-        Self { base, writes: Mutex::default() }
+        Self { base, writes: Mutex::default(), changes: changes_of(base) }
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<Value> {
@@ -277,6 +284,11 @@ impl<'a> Attempt<'a> {
         self.writes.lock().clone()
     }
 
+    /// Whether the host wrote to the map below while the program ran.
+    pub(crate) fn base_changed(&self) -> bool {
+        changes_of(self.base) != self.changes
+    }
+
     /// What a program that read these keys saw below its own writes; `None` for a key that was not there.
     pub(crate) fn seen(&self, reads: &Reads) -> Writes {
         if reads.context.is_empty() && !reads.all_context {
@@ -314,6 +326,13 @@ impl<'a> Attempt<'a> {
             Base::Live(context) => apply(&mut context.map.write(), writes),
             Base::Outer(attempt) => attempt.writes.lock().extend(writes),
         }
+    }
+}
+
+fn changes_of(base: Base<'_>) -> u64 {
+    match base {
+        Base::Live(context) => context.changes.load(Ordering::Relaxed),
+        Base::Outer(attempt) => changes_of(attempt.base),
     }
 }
 

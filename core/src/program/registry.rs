@@ -685,6 +685,18 @@ struct Slot {
     versions: u32,
 }
 
+impl Slot {
+    /// Puts a program in its place. Where there are too many, the last one goes that people did not pin, and not this one.
+    fn insert(&mut self, place: usize, kept: Arc<Kept>) {
+        let kept_now = kept.clone();
+        self.variants.insert(place, kept);
+        while self.variants.len() > MAX_VARIANTS {
+            let goes = self.variants.iter().rposition(|other| !other.is_pinned() && !Arc::ptr_eq(other, &kept_now));
+            self.variants.remove(goes.unwrap_or(self.variants.len() - 1));
+        }
+    }
+}
+
 impl Registry {
     /// A kept program that is allowed and whose evidence covers these arguments in this state, newest first; else what
     /// stood in the way of the one that came nearest.
@@ -697,9 +709,6 @@ impl Registry {
         influences: &mut dyn FnMut(&Program, usize) -> bool,
     ) -> Result<Arc<Kept>, ReuseReason> {
         let mut try_one = |kept: &Kept| {
-            if kept.state == ProgramState::Candidate {
-                return Err(ReuseReason::NoProgram);
-            }
             if kept.quarantined() {
                 return Err(ReuseReason::Quarantined);
             }
@@ -787,10 +796,17 @@ impl Registry {
     }
 
     /// Keeps what [`Registry::weigh`] made, as the newest version: before the others, or behind them if it is a candidate.
-    /// `stored` says whether a store keeps it too.
+    /// What people decided about a text holds when it is written again. `stored` says whether a store keeps it too.
     pub fn keep(&self, saved: &mut Saved, program: Program, stored: bool) {
         let mut state = self.state.write();
         let slot = state.slot(&saved.key);
+        let id = saved.id();
+        // One text may be kept more than once, for other values of what it is pinned to.
+        let decided =
+            |kept: &&Arc<Kept>| kept.id == id && matches!(kept.state, ProgramState::Quarantined | ProgramState::Pinned);
+        if let Some(known) = slot.variants.iter().find(decided) {
+            saved.state = known.state;
+        }
         slot.versions += 1;
         saved.version = slot.versions;
         let place = match saved.state {
@@ -799,8 +815,7 @@ impl Registry {
                 slot.variants.iter().take_while(|kept| kept.is_pinned()).count()
             }
         };
-        slot.variants.insert(place, Arc::new(Kept::new(saved, program, stored)));
-        slot.variants.truncate(MAX_VARIANTS);
+        slot.insert(place, Arc::new(Kept::new(saved, program, stored)));
     }
 
     /// The other programs under its key that ran again and did well.
@@ -822,13 +837,13 @@ impl Registry {
         let before = |other: &&Arc<Kept>| {
             other.is_pinned() || (other.state != ProgramState::Candidate && other.version > kept.version)
         };
+        let later_pin = |other: &&Arc<Kept>| other.is_pinned() && other.version > kept.version;
         let place = match kept.state {
-            ProgramState::Pinned => 0,
+            ProgramState::Pinned => slot.variants.iter().take_while(later_pin).count(),
             ProgramState::Candidate => slot.variants.len(),
             ProgramState::Active | ProgramState::Quarantined => slot.variants.iter().take_while(before).count(),
         };
-        slot.variants.insert(place, Arc::new(kept));
-        slot.variants.truncate(MAX_VARIANTS);
+        slot.insert(place, Arc::new(kept));
     }
 
     /// Whether a program with that id is here.

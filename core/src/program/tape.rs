@@ -28,7 +28,7 @@ pub struct Tape {
     pub calls: Vec<HostCall>,
     /// What it wrote into its context.
     pub writes: Written,
-    /// More was asked than a tape holds.
+    /// More was asked than a tape holds, or the context changed under the program.
     pub too_long: bool,
     bytes: usize,
 }
@@ -124,6 +124,11 @@ impl Tape {
         if self.room_for(weighed(&context) + weighed(&writes)) {
             (self.context, self.writes) = (context, writes);
         }
+    }
+
+    /// What it would say is not known: the host wrote to the context while the program read it.
+    pub fn give_up(&mut self) {
+        *self = Self { too_long: true, bytes: MAX_BYTES + 1, ..Self::default() };
     }
 
     fn room_for(&mut self, bytes: usize) -> bool {

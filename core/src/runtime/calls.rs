@@ -14,6 +14,9 @@ use crate::runtime::replay::Recorded;
 use crate::store::{CallQuery, StoreError, StoredCall};
 use crate::value::{Map, Value};
 
+/// Calls around a call that a tree shows.
+const MAX_NESTED: usize = 256;
+
 /// The fields of every call of [`Runtime::find_calls`], in the order in which people read them; null where nothing is known.
 pub const CALL_FIELDS: [&str; 41] = [
     "call_id",
@@ -152,17 +155,23 @@ impl Runtime {
         };
         // Calls end before their callers; trees read better in the order in which they began.
         below.sort_by_cached_key(|call| text(call, "timestamp").to_owned());
-        Ok(Some(CallTree { children: children(&call, &mut below), call }))
+        Ok(Some(CallTree { children: children(&call, &mut below, MAX_NESTED), call }))
     }
 }
 
-/// Takes the calls of one caller out of all calls of a flow, with what they called in turn.
-fn children(call: &Map, below: &mut Vec<Map>) -> Vec<CallTree> {
+/// Takes the calls of one caller out of all calls of a flow, with what they called in turn, down to a bound: a record may
+/// have been changed.
+fn children(call: &Map, below: &mut Vec<Map>, left: usize) -> Vec<CallTree> {
     let id = text(call, "call_id");
     let (own, rest) = std::mem::take(below).into_iter().partition(|other| text(other, "parent_call_id") == id);
     *below = rest;
     let own: Vec<Map> = own;
-    own.into_iter().map(|call| CallTree { children: children(&call, below), call }).collect()
+    let mut trees = Vec::with_capacity(own.len());
+    for call in own {
+        let children = if left == 0 { Vec::new() } else { children(&call, below, left - 1) };
+        trees.push(CallTree { children, call });
+    }
+    trees
 }
 
 fn text<'a>(call: &'a Map, name: &str) -> &'a str {

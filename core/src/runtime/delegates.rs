@@ -68,7 +68,7 @@ impl Delegates {
     pub(crate) fn find(&self, maker: Maker<'_>, name: &str) -> Option<Map> {
         let known = self.with(maker, |delegates| delegates.get(name).map(|known| known.contract.clone()));
         known.or_else(|| {
-            let stored = stored(maker).into_iter().find(|delegate| *delegate.name == *name)?;
+            let stored = stored(maker, Some(name)).pop()?;
             let contract = stored.contract.clone();
             self.with(maker, |delegates| drop(delegates.insert(stored.name.clone(), stored)));
             Some(contract)
@@ -87,7 +87,7 @@ impl Delegates {
             return with(delegates);
         }
         // Read outside the lock: a store may be slow.
-        let read = stored(maker);
+        let read = stored(maker, None);
         let mut roles = self.roles.lock();
         if roles.len() >= ROLES {
             roles.clear();
@@ -97,9 +97,9 @@ impl Delegates {
     }
 }
 
-fn stored(maker: Maker<'_>) -> Vec<Delegate> {
+fn stored(maker: Maker<'_>, name: Option<&str>) -> Vec<Delegate> {
     let Some(store) = maker.store else { return Vec::new() };
-    store.delegates(maker.namespace, maker.role).unwrap_or_else(|error| {
+    store.delegates(maker.namespace, maker.role, name).unwrap_or_else(|error| {
         tracing::warn!(%error, "the delegates of the store cannot be read");
         Vec::new()
     })

@@ -478,7 +478,7 @@ impl Runtime {
         for Brought { saved, edited } in brought {
             let program = self.compiled(&saved)?;
             let saved = if edited { self.edited(saved)? } else { saved };
-            if edited && !accept {
+            if !accept && saved.is_offered() {
                 self.refuse_differences(&saved)?;
             }
             programs.push((saved, program));
@@ -506,12 +506,17 @@ impl Runtime {
             language: Some(key.language),
             state: None,
         };
+        let known = self.programs(&query)?;
+        let id = saved.id();
+        if known.iter().any(|listed| listed.id == id) {
+            return Ok(());
+        }
         let used = |listed: &Listed| {
             let before = &listed.saved;
             let used = before.uses > before.failures && before.is_offered();
             used && before.key == *key && before.code != saved.code
         };
-        let before: Vec<_> = self.programs(&query)?.into_iter().filter(used).map(|listed| listed.saved.code).collect();
+        let before: Vec<_> = known.into_iter().filter(used).map(|listed| listed.saved.code).collect();
         let differences = self.trial(saved, before);
         if differences.is_empty() {
             return Ok(());

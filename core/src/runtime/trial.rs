@@ -15,6 +15,7 @@ use crate::log::record::CallRecord;
 use crate::program::registry::{Key, Saved, shape};
 use crate::program::tape::{Follow, Tape, TapeHost};
 use crate::program::{Arguments, Limits, ProgramFailure, Returned};
+use crate::provider::secret;
 use crate::store::{CallQuery, StoredCall};
 use crate::value::{Map, Value};
 
@@ -40,6 +41,8 @@ struct Past {
     id: CallId,
     code: Arc<str>,
     value: Value,
+    /// Programs that failed in it before the last one.
+    failed: usize,
     recorded: Recorded,
 }
 
@@ -71,7 +74,8 @@ impl Runtime {
             let past = |record: Arc<CallRecord>| {
                 let code = record.metadata.code.clone().filter(|_| record.outcome.ok())?;
                 let value = record.outcome.value().clone();
-                Some(Past { id: record.call_id(), code, value, recorded: Recorded::of(&record) })
+                let failed = record.attempt_failures.iter().filter(|failure| ran_and_failed(failure.stage)).count();
+                Some(Past { id: record.call_id(), code, value, failed, recorded: Recorded::of(&record) })
             };
             return self.calls().into_iter().rev().filter(of_key).take(RECENT).filter_map(past).collect();
         };
@@ -92,9 +96,15 @@ impl Runtime {
             }
             let (id, code) = (CallId::parse(text("call_id")?)?, text("code")?.into());
             let value = call.record.get("value").cloned().unwrap_or_default();
+            let failures = call.record.get("attempt_failures").and_then(Value::as_list).unwrap_or_default();
+            let stage = |failure: &Value| {
+                let stage = failure.as_map().and_then(|failure| failure.get("stage"));
+                stage.and_then(Value::as_str).is_some_and(ran_and_failed)
+            };
+            let failed = failures.iter().filter(|failure| stage(failure)).count();
             let recorded = Recorded::of_stored(call);
             let arguments = Arguments { args: &recorded.args, kwargs: &recorded.kwargs };
-            (shape(arguments) == key.shape).then_some(Past { id, code, value, recorded })
+            (shape(arguments) == key.shape).then_some(Past { id, code, value, failed, recorded })
         };
         calls.into_iter().filter_map(past).collect()
     }
@@ -102,11 +112,10 @@ impl Runtime {
     /// What the candidate does differently in that call, where it would have answered it.
     fn differs(&self, candidate: &Saved, past: &Past, limits: &Limits) -> Option<Difference> {
         let Recorded { role, args, kwargs, tapes } = &past.recorded;
-        // The last execution gave the value; before it there may have been others that failed.
         let no_tape = Tape::default();
-        let tapes = tapes.as_ref().ok()?;
-        let tape = tapes.last().unwrap_or(&no_tape);
-        if tapes.len() > 1 || tape.too_long || !would_answer(candidate, args, kwargs, tape) {
+        // The last execution gave the value; before it there may have been others that failed.
+        let tape = tapes.as_ref().ok()?.get(past.failed).unwrap_or(&no_tape);
+        if tape.too_long || secret::is_in(&past.value) || !would_answer(candidate, args, kwargs, tape) {
             return None;
         }
         let host = TapeHost::new(tape, Follow::AnyOrder, role.clone());
@@ -122,9 +131,9 @@ impl Runtime {
                 }
                 format!("{}, and leaves something else in the context", shown(&value))
             }
-            Ok(Returned::Value(value)) => shown(&value),
+            Ok(Returned::Value(value)) => shown(&secret::masked(&value)),
             Ok(Returned::Outcome(outcome)) if outcome.ok() && same(outcome.value(), &past.value) => return None,
-            Ok(Returned::Outcome(outcome)) => shown(&Value::Map(outcome.to_map())),
+            Ok(Returned::Outcome(outcome)) => shown(&secret::masked(&Value::Map(outcome.to_map()))),
             Err(ProgramFailure::Raised { message } | ProgramFailure::Refused { message }) => {
                 format!("the error {}", shown(&message.as_str().into()))
             }
@@ -134,13 +143,18 @@ impl Runtime {
         let method = &candidate.key.method;
         let given: Vec<String> = args
             .iter()
-            .map(shown)
-            .chain(kwargs.iter().map(|(name, value)| format!("{name}={}", shown(value))))
+            .map(|value| shown(&secret::masked(value)))
+            .chain(kwargs.iter().map(|(name, value)| format!("{name}={}", shown(&secret::masked_entry(name, value)))))
             .collect();
         let words =
             format!("{method}({}) gave {}; the new program gives {found}", given.join(", "), shown(&past.value));
         Some(Difference { call: past.id, words })
     }
+}
+
+/// Whether a program ran in an attempt that failed at that stage.
+fn ran_and_failed(stage: &str) -> bool {
+    ["execution", "contract"].contains(&stage)
 }
 
 /// Whether the evidence of a program covers a recorded call, as far as the record tells.

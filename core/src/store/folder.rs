@@ -101,7 +101,7 @@ pub fn import(folder: &Path) -> Result<Vec<(Saved, bool)>, FolderError> {
             failures: 0,
             failures_in_a_row: 0,
             note: None,
-            state: text("state").ok().and_then(ProgramState::from_name).unwrap_or_default(),
+            state: ProgramState::from_name(text("state")?).ok_or_else(|| incomplete("state"))?,
             origin: Origin::default(),
         };
         Ok((saved, edited))
@@ -124,7 +124,7 @@ fn entry(saved: &Saved, file: &str) -> Map {
         ("model", (&*saved.model).into()),
         ("version", saved.version.into()),
         ("probeable", saved.probeable.into()),
-        ("state", saved.state.as_str().into()),
+        ("state", if saved.quarantined() { ProgramState::Quarantined } else { saved.state }.as_str().into()),
         ("inputs", Value::List(inputs.collect())),
         ("pins", saved.pins.to_value()),
         ("checksum", Digest::of_bytes(saved.code.as_bytes()).to_hex().into()),

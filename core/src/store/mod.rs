@@ -311,8 +311,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// All named agents.
     fn agents(&self) -> Result<Vec<AgentListed>, StoreError>;
 
-    /// The delegates that agents of a role made.
-    fn delegates(&self, namespace: &str, maker: &str) -> Result<Vec<Delegate>, StoreError>;
+    /// The delegates that agents of a role made: the one of that name, or the 64 that are used most.
+    fn delegates(&self, namespace: &str, maker: &str, name: Option<&str>) -> Result<Vec<Delegate>, StoreError>;
 
     /// Kept programs: those under one key, newest first, or all.
     fn programs(&self, key: Option<&Key>) -> Result<Vec<Saved>, StoreError>;

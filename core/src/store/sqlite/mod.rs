@@ -273,8 +273,8 @@ impl Store for SqliteStore {
         self.read(read::agents)
     }
 
-    fn delegates(&self, namespace: &str, maker: &str) -> Result<Vec<Delegate>, StoreError> {
-        self.peek(|connection| read::delegates(connection, namespace, maker))
+    fn delegates(&self, namespace: &str, maker: &str, name: Option<&str>) -> Result<Vec<Delegate>, StoreError> {
+        self.peek(|connection| read::delegates(connection, namespace, maker, name))
     }
 
     fn programs(&self, key: Option<&Key>) -> Result<Vec<Saved>, StoreError> {

@@ -261,11 +261,21 @@ pub(super) fn agents(connection: &Connection) -> rusqlite::Result<Vec<AgentListe
         .collect()
 }
 
-/// The delegates that agents of a role made. One that was changed by anything but this store is left out.
-pub(super) fn delegates(connection: &Connection, namespace: &str, maker: &str) -> rusqlite::Result<Vec<Delegate>> {
+/// The delegates that agents of a role made: the one of that name, or those that are used most. One that was changed by anything but this store is left out.
+pub(super) fn delegates(
+    connection: &Connection,
+    namespace: &str,
+    maker: &str,
+    name: Option<&str>,
+) -> rusqlite::Result<Vec<Delegate>> {
     let rows: Vec<(String, String, i64)> = connection
-        .prepare_cached("SELECT name, options, uses FROM tools WHERE namespace = ?1 AND owner = ?2")?
-        .query_map([namespace, maker], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .prepare_cached(if name.is_some() {
+            "SELECT name, options, uses FROM tools WHERE namespace = ?1 AND owner = ?2 AND name = ?3"
+        } else {
+            "SELECT name, options, uses FROM tools WHERE namespace = ?1 AND owner = ?2 AND ?3 IS NULL
+             ORDER BY uses DESC, name LIMIT 64"
+        })?
+        .query_map(params![namespace, maker, name], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
         .collect::<rusqlite::Result<_>>()?;
     let mut delegates = Vec::with_capacity(rows.len());
     for (name, contract, uses) in rows {
@@ -291,7 +301,8 @@ pub(super) fn programs(connection: &Connection, key: Option<&Key>) -> rusqlite::
             .prepare_cached(&format!(
                 "{PROGRAM} WHERE namespace = ?1 AND role = ?2 AND method = ?3 AND contract = ?4 AND shape = ?5
                  AND programs.language = ?6 AND interface = ?7
-                 ORDER BY state = 'quarantined', state = 'pinned' DESC, created DESC LIMIT 8"
+                 ORDER BY state IN ('quarantined', 'candidate') OR failures_in_a_row >= 3, state = 'pinned' DESC,
+                 created DESC LIMIT 8"
             ))?
             .query_map(
                 params![
@@ -336,7 +347,7 @@ fn saved(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<Option<Save
         Value::List(pair) => Some((pair.first()?.as_bool()?, Digest::parse(pair.get(1)?.as_str()?)?)),
         _ => None,
     };
-    Ok(Some(Saved {
+    let saved = Saved {
         key: Key {
             namespace: text(0)?,
             role: text(1)?,
@@ -361,7 +372,12 @@ fn saved(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<Option<Save
             call: row.get::<_, Option<Vec<u8>>>(18)?.map(|bytes| run_id(&bytes)),
         },
         note: row.get::<_, Option<String>>(19)?.as_deref().map(Arc::from),
-    }))
+    };
+    if saved.id() != program {
+        tracing::error!(%program, "a kept program was changed in the store by something else; it is not run");
+        return Ok(None);
+    }
+    Ok(Some(saved))
 }
 
 #[cfg(test)]

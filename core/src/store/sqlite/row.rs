@@ -13,7 +13,7 @@ use crate::kernel::transcript::{Chain, EntryHashes, Header};
 use crate::kernel::{StoredEntry, StoredError, StoredRun};
 use crate::log::record::{CallRecord, Field};
 use crate::outcome::Durability;
-use crate::program::tape::Tape;
+use crate::program::tape::{HostCall, HostOp, Tape};
 use crate::provider::secret;
 use crate::value::{Map, Value};
 
@@ -382,11 +382,24 @@ fn tape(call: &CallRecord) -> Option<String> {
     };
     let count = call.tapes.last().map_or(0, |(number, _)| number + 1);
     let told = (count > 0).then(|| Value::List((0..count).map(|number| call.tape(number).to_value()).collect()));
+    let by_name = || call.tapes.iter().any(|(_, tape)| tape.calls.iter().any(asks_for_a_secret));
     let given = || call.args.iter().find_map(withheld).or_else(|| call.kwargs.iter().find_map(named));
-    let withheld = given().or_else(|| told.as_ref().and_then(withheld));
+    let gave = || withheld(call.outcome.value());
+    let told_secret = || by_name().then_some("it was given a secret");
+    let withheld = given().or_else(gave).or_else(told_secret).or_else(|| told.as_ref().and_then(withheld));
     match withheld {
         Some(why) => Some(Value::from(why).to_json()),
         None => told.map(|told| told.to_json()),
+    }
+}
+
+/// Whether a program asked another agent for something that is called like a secret, or told it.
+fn asks_for_a_secret(call: &HostCall) -> bool {
+    let name = call.asked.get(1).and_then(Value::as_str).unwrap_or_default();
+    match call.what {
+        HostOp::Get | HostOp::Set => secret::is_secret_name(name),
+        HostOp::Call => name.strip_suffix('=').is_some_and(secret::is_secret_name),
+        _ => false,
     }
 }
 

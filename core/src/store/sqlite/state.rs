@@ -274,6 +274,11 @@ pub(super) fn check_everything(connection: &Connection, path: &Path) -> Result<(
                 return Err(altered(format!("the kept program {} was changed", digest(&program))));
             }
         }
+        let lost = "SELECT count(*) FROM programs WHERE code NOT IN (SELECT hash FROM codes)";
+        let lost: i64 = connection.query_row(lost, [], |row| row.get(0))?;
+        if lost > 0 {
+            return Err(altered(format!("the texts of {lost} kept programs are missing")));
+        }
         let mut codes = connection.prepare_cached("SELECT hash, code FROM codes")?;
         let mut codes = codes.query([])?;
         while let Some(row) = codes.next()? {

@@ -558,6 +558,13 @@ fn write(
                 ])?;
             state::seal_delegate(connection, namespace, maker, &delegate.name)?;
         }
+        // A text that holds a key cannot be stored as it is, and as another text it would do something else.
+        Change::Kept { program, .. } if secret::scrub(&program.code) != *program.code => {
+            tracing::warn!(
+                method = &*program.key.method,
+                "a program holds a secret; the next process will not have it"
+            );
+        }
         Change::Kept { program, run } => {
             let key = &program.key;
             let code = put_code(connection, key.language.as_str(), &program.code, memory)?;
@@ -573,10 +580,13 @@ fn write(
                     "INSERT INTO programs(program, namespace, role, method, contract, shape, language, interface,
                      code, model, version, inputs, probeable, state, created_run, created, context, note)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
-                     ON CONFLICT(program) DO UPDATE SET inputs = excluded.inputs, context = excluded.context,
+                     ON CONFLICT(program) DO UPDATE SET namespace = excluded.namespace, role = excluded.role,
+                     method = excluded.method, contract = excluded.contract, shape = excluded.shape,
+                     language = excluded.language, interface = excluded.interface, code = excluded.code,
+                     failures_in_a_row = 0, inputs = excluded.inputs, context = excluded.context,
                      probeable = excluded.probeable, created = excluded.created, note = excluded.note,
-                     state = CASE WHEN excluded.state IN ('active', 'candidate') THEN programs.state
-                       ELSE excluded.state END",
+                     state = CASE WHEN excluded.state IN ('active', 'candidate')
+                       AND programs.state IN ('pinned', 'quarantined') THEN programs.state ELSE excluded.state END",
                 )?
                 .execute(params![
                     program.id().0,
