@@ -12,18 +12,24 @@ use parking_lot::Mutex;
 use crate::store::{Change, Delegate, Durability, Store};
 use crate::value::{Map, Value};
 
-/// Delegates of one role; the one that was used least gives way.
-const PER_ROLE: usize = 64;
-/// Roles that are remembered at once.
-const ROLES: usize = 1_024;
+/// Delegates of one maker; the one that was used least gives way.
+const PER_MAKER: usize = 64;
+/// Makers that are remembered at once.
+const MAKERS: usize = 1_024;
 /// Bytes of a contract that is kept.
 const CONTRACT_BYTES: usize = 16 << 10;
 
 /// The delegates that the agents of a runtime made, by namespace and role of the maker.
 #[derive(Debug, Default)]
 pub(crate) struct Delegates {
-    roles: Mutex<HashMap<(Arc<str>, Arc<str>), BTreeMap<Arc<str>, Delegate>>>,
+    makers: Mutex<HashMap<MakerKey, ByName>>,
 }
+
+/// Namespace and role of a maker.
+type MakerKey = (Arc<str>, Arc<str>);
+
+/// Delegates of one maker.
+type ByName = BTreeMap<Arc<str>, Delegate>;
 
 /// Who made a delegate.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +52,7 @@ impl Delegates {
             let is_new = known.is_none();
             let delegate = Delegate { name: name.clone(), contract: contract.clone(), uses };
             delegates.insert(name.clone(), delegate.clone());
-            if delegates.len() > PER_ROLE
+            if delegates.len() > PER_MAKER
                 && let Some(least) =
                     delegates.values().filter(|other| other.name != *name).min_by_key(|other| other.uses)
             {
@@ -81,19 +87,19 @@ impl Delegates {
     }
 
     /// Those of the role, read from the store when they are first asked for.
-    fn with<R>(&self, maker: Maker<'_>, with: impl FnOnce(&mut BTreeMap<Arc<str>, Delegate>) -> R) -> R {
+    fn with<R>(&self, maker: Maker<'_>, with: impl FnOnce(&mut ByName) -> R) -> R {
         let key = (maker.namespace.clone(), maker.role.clone());
-        if let Some(delegates) = self.roles.lock().get_mut(&key) {
+        if let Some(delegates) = self.makers.lock().get_mut(&key) {
             return with(delegates);
         }
         // Read outside the lock: a store may be slow.
         let read = stored(maker, None);
-        let mut roles = self.roles.lock();
-        if roles.len() >= ROLES {
-            roles.clear();
+        let mut makers = self.makers.lock();
+        if makers.len() >= MAKERS {
+            makers.clear();
         }
         let named = |delegate: Delegate| (delegate.name.clone(), delegate);
-        with(roles.entry(key).or_insert_with(|| read.into_iter().map(named).collect()))
+        with(makers.entry(key).or_insert_with(|| read.into_iter().map(named).collect()))
     }
 }
 
