@@ -84,7 +84,7 @@ fn ac_scenarios_from_rhai_scripts_with_rhai_programs() {
 /// Names the folder of stores to a second process of this test program.
 const FOLDER: &str = "CADENZA_TEST_STORES";
 
-/// Every scenario with a store; then everything that they recorded again in two processes of their own.
+/// Every scenario with a store (from Rust; `make conform` has the other hosts); then everything that they recorded again in two processes of their own.
 fn check_stored(surface: &dyn Surface, language: Language) {
     let folder = tempfile::tempdir().unwrap();
     check_with(surface, language, &StoreKind::Sqlite(folder.path().to_owned()));
@@ -137,16 +137,6 @@ fn kc_s3_ec_rp1_scenarios_from_rust_with_a_store_and_lua_programs() {
 #[test]
 fn kc_s3_ec_rp1_scenarios_from_rust_with_a_store_and_rhai_programs() {
     check_stored(&RustSurface, Language::Rhai);
-}
-
-#[test]
-fn kc_s3_scenarios_from_lua_scripts_with_a_store() {
-    check_stored(&ScriptSurface::new(Language::Lua), Language::Lua);
-}
-
-#[test]
-fn kc_s3_scenarios_from_rhai_scripts_with_a_store() {
-    check_stored(&ScriptSurface::new(Language::Rhai), Language::Rhai);
 }
 
 #[test]
