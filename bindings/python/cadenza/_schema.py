@@ -16,6 +16,8 @@ import types
 import typing
 from typing import Any, Callable
 
+from ._tools import EFFECT
+
 Schema = dict[str, Any]
 Coerce = Callable[[Any], Any]
 
@@ -39,8 +41,6 @@ _LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Iterable)
 _MAPS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
 _MAX_DEPTH = 32
-# Where a function says what its calls leave behind; see cadenza.tool.
-EFFECT = "__cadenza_effect__"
 
 
 def describe(

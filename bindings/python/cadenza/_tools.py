@@ -1,21 +1,11 @@
-"""What a function says about itself before it becomes a tool."""
+"""What a function says about itself before it becomes a tool. Imported with the package, so it imports nothing; its types
+stand in the stub beside it."""
 
-from __future__ import annotations
-
-from typing import Any, Callable, Literal, TypeVar, overload
-
-from ._schema import EFFECT
-
-F = TypeVar("F", bound=Callable[..., Any])
+# Where a function says what its calls leave behind.
+EFFECT = "__cadenza_effect__"
 
 
-@overload
-def tool(function: F, /, *, effect: Literal["pure", "idempotent", "effectful"] = "effectful") -> F: ...
-@overload
-def tool(
-    function: None = None, /, *, effect: Literal["pure", "idempotent", "effectful"] = "effectful"
-) -> Callable[[F], F]: ...
-def tool(function: Any = None, /, *, effect: Literal["pure", "idempotent", "effectful"] = "effectful") -> Any:
+def tool(function=None, /, *, effect="effectful"):
     """Says what calls of a tool leave behind in the world, and returns the function itself.
 
     ``effect`` is ``"pure"`` (nothing: nobody waits for the disk before a call), ``"idempotent"`` (calling it again with
@@ -30,7 +20,7 @@ def tool(function: Any = None, /, *, effect: Literal["pure", "idempotent", "effe
     if effect not in ("pure", "idempotent", "effectful"):
         raise ValueError(f"effect: expected 'pure', 'idempotent' or 'effectful', got {effect!r}")
 
-    def mark(function: F) -> F:
+    def mark(function):
         setattr(function, EFFECT, effect)
         return function
 
