@@ -1,5 +1,7 @@
-"""What a function says about itself before it becomes a tool. Imported with the package, so it imports nothing; its types
-stand in the stub beside it."""
+"""What a function says about itself before it becomes a tool.
+
+Imported with the package, so it imports nothing; its types stand in the stub beside it.
+"""
 
 # Where a function says what its calls leave behind.
 EFFECT = "__cadenza_effect__"
