@@ -104,7 +104,9 @@ def durable() -> None:
                 calc.add(2, 3)
             times.append(time.thread_time_ns() - start)
         ratios.append(times[1] / times[0])
-    print(f"{'reused call, batch (CPU, calling thread)':<42} {statistics.median(ratios):>9.2f} × memory   target ≤ 1.3 ×")
+    print(
+        f"{'reused call, batch (CPU, calling thread)':<42} {statistics.median(ratios):>9.2f} × memory   target ≤ 1.3 ×"
+    )
 
     def p50_us(call: Callable[[], object]) -> float:
         times = []

@@ -26,7 +26,15 @@ def test_version_and_help():
 
 
 def test_a_call_from_the_command_line():
-    done = run("call", "calculator", "add", "2", "3", "--json", env={"CADENZA_MODEL": "library", "CADENZA_STORE": ":memory:", "PATH": "/usr/bin"})
+    done = run(
+        "call",
+        "calculator",
+        "add",
+        "2",
+        "3",
+        "--json",
+        env={"CADENZA_MODEL": "library", "CADENZA_STORE": ":memory:", "PATH": "/usr/bin"},
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["value"] == 5
 
