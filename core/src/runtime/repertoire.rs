@@ -397,7 +397,7 @@ impl Runtime {
     /// The values of the inputs in the call that made the program, where that call is still known.
     pub fn input_values(&self, program: &Listed) -> Result<Vec<Option<Value>>, StoreError> {
         let made = program.saved.origin.call.map(|call| self.call_map(call)).transpose()?.flatten();
-        let values = made.as_ref().map(|record| arguments_of(record));
+        let values = made.as_ref().map(arguments_of);
         let values: Vec<Value> =
             values.map_or_else(Vec::new, |(args, kwargs)| args.into_iter().chain(kwargs.into_values()).collect());
         let same = |(index, input): (usize, &Input)| {
