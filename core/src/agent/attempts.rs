@@ -253,7 +253,7 @@ impl<'a> Attempts<'a> {
                 origin: Origin { created: Some(call.timestamp), call: Some(call.call_id) },
             },
         );
-        let differences = runtime.trial(&saved, runtime.registry().used_beside(&saved));
+        let differences = runtime.trial(&saved, runtime.registry().used_beside(&saved), Some(call.deadline));
         if let Some(first) = differences.first() {
             saved.state = ProgramState::Candidate;
             let more =

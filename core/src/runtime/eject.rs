@@ -520,7 +520,9 @@ fn signature(method: &str, calls: &[Recorded]) -> String {
     }
     parameters.push("/".to_owned());
     let names: BTreeSet<&String> = calls.iter().flat_map(|call| call.kwargs.keys()).collect();
-    if names.iter().all(|name| is_python_name(name)) {
+    // Names that the stub itself takes go the long way.
+    let taken = |name: &str| parameters.iter().any(|parameter| parameter.split(':').next() == Some(name));
+    if names.iter().all(|name| is_python_name(name) && !taken(name)) {
         if !names.is_empty() {
             parameters.push("*".to_owned());
         }

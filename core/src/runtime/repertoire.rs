@@ -517,7 +517,7 @@ impl Runtime {
             used && before.key == *key && before.code != saved.code
         };
         let before: Vec<_> = known.into_iter().filter(used).map(|listed| listed.saved.code).collect();
-        let differences = self.trial(saved, before);
+        let differences = self.trial(saved, before, None);
         if differences.is_empty() {
             return Ok(());
         }

@@ -5,7 +5,7 @@
 //! host something that was never recorded is not judged by that call.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Runtime;
 use super::replay::{Recorded, same, shown};
@@ -49,8 +49,10 @@ struct Past {
 impl Runtime {
     /// Runs a program on the recorded calls of the programs `used` under its key before. Empty when it gives what they
     /// gave, and when there were none.
-    pub(crate) fn trial(&self, candidate: &Saved, used: Vec<Arc<str>>) -> Vec<Difference> {
-        if used.is_empty() {
+    /// Looks at as many as there is time for until `deadline`.
+    pub(crate) fn trial(&self, candidate: &Saved, used: Vec<Arc<str>>, deadline: Option<Instant>) -> Vec<Difference> {
+        let in_time = || deadline.is_none_or(|deadline| Instant::now() < deadline);
+        if used.is_empty() || !in_time() {
             return Vec::new();
         }
         let limits = Limits { max_instructions: INSTRUCTIONS, cpu_time: CPU_TIME, ..(*self.0.settings.limits).clone() };
@@ -58,6 +60,7 @@ impl Runtime {
             .into_iter()
             .filter(|past| used.contains(&past.code))
             .take(CALLS)
+            .take_while(|_| in_time())
             .filter_map(|past| self.differs(candidate, &past, &limits))
             .collect()
     }

@@ -235,7 +235,7 @@ impl Sealed {
     fn first_seal(&self, previous: &Digest, gseq: i64, run: CallId) -> Digest {
         canonical::hash_with(|out| {
             out.list(|list| {
-                list.item().str(if self.place.is_some() { "run/2" } else { "run/1" });
+                list.item().str("run/1");
                 list.item().digest(previous);
                 list.item().int(gseq);
                 list.item().str(&run.to_string());
@@ -247,11 +247,6 @@ impl Sealed {
                 match &self.code {
                     Some(code) => list.item().digest(code),
                     None => list.item().null(),
-                }
-                if let Some(InTrace { trace, depth }) = &self.place {
-                    list.item().str(&trace.to_string());
-                    list.item().uint(u64::from(*depth));
-                    list.item().digest(&Digest::of_bytes(self.tape.as_deref().unwrap_or_default().as_bytes()));
                 }
             });
         })

@@ -131,6 +131,9 @@ impl Place {
             if says("role") != self.sealed.role || says("method") != self.sealed.method {
                 return Err(wrong("`role` or `method` does not fit its record".to_owned()));
             }
+            if self.sealed.tape.is_some() || self.sealed.shared.is_some() {
+                return Err(wrong("a call of version 1 has neither a tape nor a shared part".to_owned()));
+            }
         }
         if self.sealed.seal(previous, self.gseq, self.run, self.agent) != self.seal {
             return Err(wrong("its record, its place or the call before it was changed".to_owned()));
