@@ -519,3 +519,43 @@ fn a_delegate_is_found_again_by_its_name_and_shown_to_the_model() {
         "what was changed is not served"
     );
 }
+
+#[test]
+fn a_good_repair_is_no_candidate_after_a_repaired_call_or_a_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    // The answers of the model in turn: the first one may fail and be repaired at once.
+    let stories: [(&str, &[&str]); 2] = [
+        (
+            "repaired",
+            &[
+                "context.x = 1; error('no')",
+                "if args[1] == 13 then error('unlucky') end return 5 * args[1]",
+                "return 5 * args[1]",
+            ],
+        ),
+        (
+            "secret",
+            &[
+                "if args[1] == 13 then error('unlucky') end return {token = 'abcdef', n = args[1] * 2}",
+                "return {token = 'abcdef', n = args[1] * 2}",
+            ],
+        ),
+    ];
+    for (name, answers) in stories {
+        let left = std::sync::Mutex::new(answers.iter());
+        let next = move || ModelReply::text(*left.lock().unwrap().next().expect("asked too often"));
+        let options = Options {
+            model: Some(ModelSpec::Provider(Arc::new(Scripted::respond(move |_| Ok(next()))))),
+            store: Some(StoreOption::Path(folder.path().join(name))),
+            ..Options::default()
+        };
+        let runtime = Runtime::builder().options(options).build().unwrap();
+        let agent = runtime.agent("worker", Options::default()).unwrap();
+        for number in [100, 200, 300, 13] {
+            let outcome = call(&agent, "work", &[number]);
+            assert!(outcome.ok(), "{name} {number}: {:?}", outcome.error());
+            assert!(outcome.metadata.unwrap().note.is_none(), "{name} {number}");
+        }
+        assert!(listed(&runtime).iter().all(|program| program.state() == ProgramState::Active), "{name}");
+    }
+}
