@@ -155,6 +155,8 @@ impl<'a> Run<'a> {
         new_runtime: &dyn Fn() -> Result<Runtime, String>,
     ) -> Result<Self, String> {
         let Self { story, runtime, model, log, world, language, owners, .. } = self;
+        // A process that ends writes out what is queued; here something of the old one may live on.
+        runtime.flush();
         drop((world, runtime));
         Ok(Self { owners, ..Self::begin(story, model, log, language, surface, new_runtime()?)? })
     }
