@@ -135,6 +135,12 @@ pub const MODEL_VARIABLE: &str = "CADENZA_MODEL";
 /// The model that an `OPENAI_API_KEY` alone stands for.
 pub const DEFAULT_OPENAI_MODEL: &str = "gpt-5.1";
 
+/// The model that an `ANTHROPIC_API_KEY` alone stands for.
+pub const DEFAULT_ANTHROPIC_MODEL: &str = "claude-sonnet-4-5";
+
+/// The model that a `GEMINI_API_KEY` alone stands for.
+pub const DEFAULT_GEMINI_MODEL: &str = "gemini-2.5-flash";
+
 /// Keys that choose a default, in order, with their providers.
 const KEYS: [(&str, Kind); 3] =
     [("ANTHROPIC_API_KEY", Kind::Anthropic), ("OPENAI_API_KEY", Kind::OpenAi), ("GEMINI_API_KEY", Kind::Gemini)];
@@ -176,13 +182,72 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
+    /// The model that its key alone stands for.
+    fn default_model(self) -> Option<&'static str> {
+        match self {
+            Self::OpenAi => Some(DEFAULT_OPENAI_MODEL),
+            Self::Anthropic => Some(DEFAULT_ANTHROPIC_MODEL),
+            Self::Gemini => Some(DEFAULT_GEMINI_MODEL),
+            Self::OpenAiCompatible | Self::Library | Self::Ollama | Self::Llama | Self::Replay => None,
+        }
+    }
+
     /// Whether this build can reach it.
     fn works(self) -> bool {
         match self {
             Self::Library | Self::Replay => true,
-            Self::OpenAi | Self::OpenAiCompatible => cfg!(feature = "http"),
-            Self::Anthropic | Self::Gemini | Self::Ollama | Self::Llama => false,
+            Self::OpenAi | Self::OpenAiCompatible | Self::Anthropic => cfg!(feature = "http"),
+            Self::Gemini | Self::Ollama | Self::Llama => false,
         }
+    }
+}
+
+#[cfg(feature = "http")]
+impl Kind {
+    /// Whose wire format it speaks. Only for those that have one.
+    fn vendor(self) -> super::remote::Vendor {
+        use super::remote::Vendor;
+        match self {
+            Self::OpenAi => Vendor::OpenAi,
+            Self::Anthropic => Vendor::Anthropic,
+            Self::OpenAiCompatible | Self::Library | Self::Gemini | Self::Ollama | Self::Llama | Self::Replay => {
+                Vendor::OpenAiCompatible
+            }
+        }
+    }
+
+    /// Variables that may hold its key, in order; each has a variant with `_FILE`.
+    fn key_variables(self) -> &'static [&'static str] {
+        match self {
+            Self::OpenAi | Self::OpenAiCompatible => &["OPENAI_API_KEY"],
+            Self::Anthropic => &["ANTHROPIC_API_KEY"],
+            Self::Gemini => &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
+            Self::Ollama => &["OLLAMA_API_KEY"],
+            Self::Library | Self::Llama | Self::Replay => &[],
+        }
+    }
+
+    /// The variable that may say where it answers.
+    fn url_variable(self) -> &'static str {
+        match self {
+            Self::Anthropic => "ANTHROPIC_BASE_URL",
+            Self::Gemini => "GEMINI_BASE_URL",
+            Self::Ollama => "OLLAMA_HOST",
+            Self::OpenAi | Self::OpenAiCompatible | Self::Library | Self::Llama | Self::Replay => "OPENAI_BASE_URL",
+        }
+    }
+
+    /// Whether it answers nobody without a key.
+    fn needs_key(self) -> bool {
+        match self {
+            Self::OpenAi | Self::Anthropic | Self::Gemini => true,
+            Self::OpenAiCompatible | Self::Ollama | Self::Library | Self::Llama | Self::Replay => false,
+        }
+    }
+
+    /// An address as its variable gives it.
+    fn address(self, text: String) -> String {
+        text
     }
 }
 
@@ -229,8 +294,8 @@ fn choose(spec: &ModelSpec, settings: &ModelSettings<'_>, notes: &mut Vec<String
         if settings.variable(variable).is_none() {
             continue;
         }
-        if kind == Kind::OpenAi && kind.works() {
-            return (ModelSpec::Name(format!("openai:{DEFAULT_OPENAI_MODEL}")), Origin::Environment(variable));
+        if let Some(model) = kind.default_model().filter(|_| kind.works()) {
+            return (ModelSpec::Name(format!("{}:{model}", kind.as_str())), Origin::Environment(variable));
         }
         notes.push(format!("{variable} is set, but this version cannot use `{}` yet", kind.as_str()));
     }
@@ -272,13 +337,15 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
     match kind {
         Kind::Library if model.is_empty() => Ok(Library::embedded()),
         Kind::Library => Err(ResolveProblem::LibraryHasNoModels { name: short(name) }),
-        Kind::OpenAi | Kind::OpenAiCompatible if !kind.works() => {
+        Kind::OpenAi | Kind::OpenAiCompatible | Kind::Anthropic if !kind.works() => {
             Err(ResolveProblem::NotBuilt { provider: kind.as_str() })
         }
-        Kind::OpenAi | Kind::OpenAiCompatible if model.is_empty() => {
+        Kind::OpenAi | Kind::OpenAiCompatible | Kind::Anthropic if model.is_empty() => {
             Err(ResolveProblem::NoModelName { provider: kind.as_str() })
         }
-        Kind::OpenAi | Kind::OpenAiCompatible => openai(kind, model, settings, settings.options_for(kind, own)),
+        Kind::OpenAi | Kind::OpenAiCompatible | Kind::Anthropic => {
+            remote(kind, model, settings, settings.options_for(kind, own))
+        }
         Kind::Replay if model.is_empty() => Err(ResolveProblem::NoModelName { provider: kind.as_str() }),
         Kind::Replay => {
             let why = || "nothing is recorded here".to_owned();
@@ -286,22 +353,20 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
             let calls = calls.map_err(|why| ResolveProblem::Settings { why: format!("`{}`: {why}", short(name)) })?;
             Ok(Replay::new(format!("replay:{model}"), calls))
         }
-        Kind::Anthropic | Kind::Gemini | Kind::Ollama | Kind::Llama => {
-            Err(ResolveProblem::Later { provider: kind.as_str() })
-        }
+        Kind::Gemini | Kind::Ollama | Kind::Llama => Err(ResolveProblem::Later { provider: kind.as_str() }),
     }
 }
 
 #[cfg(feature = "http")]
-fn openai(
+fn remote(
     kind: Kind,
     model: &str,
     settings: &ModelSettings<'_>,
     options: TargetOptions,
 ) -> Result<Arc<dyn Provider>, ResolveProblem> {
-    use super::openai::{OPENAI_BASE_URL, OpenAi, OpenAiError, OpenAiSettings};
+    use super::remote::{Remote, RemoteError, RemoteSettings};
 
-    let official = kind == Kind::OpenAi;
+    let vendor = kind.vendor();
     // A target of a list says its own address: `openai-compatible:NAME@http://host/v1`.
     let inline = ["@http://", "@https://"].into_iter().find_map(|mark| model.find(mark));
     let (model, own_url) = match inline {
@@ -309,40 +374,48 @@ fn openai(
         None => (model, None),
     };
     let of_host = own_url.or_else(|| options.base_url.clone());
-    let of_environment = if of_host.is_none() { settings.variable("OPENAI_BASE_URL") } else { None };
-    // A key from the environment belongs to OpenAI, or to the address that the same environment gives. It is not sent
-    // to any other server.
-    let may_use_variable = official || of_environment.is_some();
+    let of_environment = if of_host.is_none() { settings.variable(kind.url_variable()) } else { None };
+    // A key from the environment belongs to the vendor, or to the address that the same environment gives. It is not
+    // sent to any other server.
+    let may_use_variable = vendor.base_url().is_some() || of_environment.is_some();
+    let of_environment = of_environment.map(|url| kind.address(url));
     let base_url = match of_host.or(of_environment) {
         Some(url) => url,
-        None if official => OPENAI_BASE_URL.to_owned(),
-        None => return Err(ResolveProblem::NoBaseUrl),
+        None => vendor.base_url().ok_or(ResolveProblem::NoBaseUrl)?.to_owned(),
     };
-    let key = key(settings, &options, may_use_variable)?;
-    if official && key.is_none() {
-        return Err(ResolveProblem::NoKey { variable: "OPENAI_API_KEY", provider: kind.as_str() });
+    let key = key(kind, settings, &options, may_use_variable)?;
+    let mut headers: Vec<_> = options.headers.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let says_who_asks = headers.iter().any(|(name, _)| is_key_header(name));
+    if kind.needs_key() && key.is_none() && !says_who_asks {
+        return Err(ResolveProblem::NoKey { variable: kind.key_variables()[0], provider: kind.as_str() });
     }
-    let of_openai = |name| official.then(|| settings.variable(name)).flatten();
-    let settings = OpenAiSettings {
-        name: format!("{}:{model}", kind.as_str()),
-        wire_name: model.to_owned(),
-        base_url,
+    if kind == Kind::OpenAi {
+        for (variable, header) in [("OPENAI_ORG_ID", "openai-organization"), ("OPENAI_PROJECT_ID", "openai-project")] {
+            let given = settings.variable(variable).and_then(|value| Secret::unlisted(&value));
+            if let Some(value) = given.filter(|_| !headers.iter().any(|(name, _)| name == header)) {
+                headers.push((header.to_owned(), value));
+            }
+        }
+    }
+    let settings = RemoteSettings {
         key,
-        organization: of_openai("OPENAI_ORG_ID"),
-        project: of_openai("OPENAI_PROJECT_ID"),
-        output: options.output.unwrap_or_default(),
-        official,
+        headers,
+        proxy: options.proxy,
+        output: options.output,
+        stream: options.stream,
+        params: options.params,
+        ..RemoteSettings::new(vendor, format!("{}:{model}", kind.as_str()), model, base_url)
     };
-    let provider = OpenAi::new(settings).map_err(|error| match error {
-        OpenAiError::BaseUrl { why } => ResolveProblem::BaseUrl { why },
-        OpenAiError::Key => ResolveProblem::Key { why: error.to_string() },
-        OpenAiError::Header { .. } => ResolveProblem::Settings { why: error.to_string() },
+    let provider = Remote::new(settings).map_err(|error| match error {
+        RemoteError::BaseUrl { why } => ResolveProblem::BaseUrl { why },
+        RemoteError::Key => ResolveProblem::Key { why: error.to_string() },
+        RemoteError::Header { .. } | RemoteError::Proxy => ResolveProblem::Settings { why: error.to_string() },
     })?;
     Ok(Arc::new(provider))
 }
 
 #[cfg(not(feature = "http"))]
-fn openai(
+fn remote(
     kind: Kind,
     _model: &str,
     _settings: &ModelSettings<'_>,
@@ -351,9 +424,16 @@ fn openai(
     Err(ResolveProblem::NotBuilt { provider: kind.as_str() })
 }
 
+/// Whether a header says who asks, so that no key is needed beside it.
+#[cfg(feature = "http")]
+fn is_key_header(name: &str) -> bool {
+    ["authorization", "x-api-key", "x-goog-api-key", "api-key"].contains(&name)
+}
+
 /// The key: the option, the file, then the environment.
 #[cfg(feature = "http")]
 fn key(
+    kind: Kind,
     settings: &ModelSettings<'_>,
     options: &TargetOptions,
     may_use_variable: bool,
@@ -367,10 +447,15 @@ fn key(
     if !may_use_variable {
         return Ok(None);
     }
-    if let Some(key) = settings.variable("OPENAI_API_KEY") {
-        return Ok(Secret::new(&key));
+    for variable in kind.key_variables() {
+        if let Some(key) = settings.variable(variable) {
+            return Ok(Secret::new(&key));
+        }
+        if let Some(path) = settings.variable(&format!("{variable}_FILE")) {
+            return read_key(std::path::Path::new(path.trim())).map(Some);
+        }
     }
-    settings.variable("OPENAI_API_KEY_FILE").map(|path| read_key(std::path::Path::new(path.trim()))).transpose()
+    Ok(None)
 }
 
 #[cfg(feature = "http")]
