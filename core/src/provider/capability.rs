@@ -31,10 +31,35 @@ pub(super) fn admitted(vendor: Vendor, model: &str, params: &Params) -> (Params,
 fn refused(vendor: Vendor, model: &str, params: &Params) -> Vec<&'static str> {
     match vendor {
         Vendor::OpenAi => openai(model),
+        Vendor::OpenAiResponses => [&openai(model)[..], &["seed"]].concat(),
         // Whatever runs behind it: the server says what it does not know.
         Vendor::OpenAiCompatible => vec!["extended_thinking"],
         Vendor::Anthropic => anthropic(model, params),
+        Vendor::Gemini => gemini(model, params),
+        Vendor::Ollama => ollama(params),
     }
+}
+
+/// Models from 3 on are told a level, those of 2.5 a number of tokens, and older ones do not think.
+fn gemini(model: &str, params: &Params) -> Vec<&'static str> {
+    let mut refused = vec!["repeat_penalty"];
+    let name = model.rsplit('/').next().unwrap_or(model);
+    if name.starts_with("gemini-1") || name.starts_with("gemini-2.0") {
+        refused.extend(["reasoning_effort", "extended_thinking"]);
+    } else if name.starts_with("gemini-2.5") {
+        refused.push("reasoning_effort");
+    } else if params.reasoning_effort.as_ref().is_some_and(Option::is_some) {
+        // One or the other.
+        refused.push("extended_thinking");
+    }
+    refused
+}
+
+/// It knows three levels, and none.
+fn ollama(params: &Params) -> Vec<&'static str> {
+    let effort = params.reasoning_effort.as_ref().and_then(Option::as_deref);
+    let known = effort.is_none_or(|effort| ["none", "low", "medium", "high"].contains(&effort));
+    if known { Vec::new() } else { vec!["reasoning_effort"] }
 }
 
 /// Reasoning models refuse sampling; the others refuse to be told how much to reason.
@@ -114,7 +139,12 @@ mod tests {
             (Vendor::OpenAi, "gpt-5.1", &all, vec!["temperature", "top_p", "repeat_penalty", "extended_thinking"]),
             (Vendor::OpenAi, "o3-mini", &no_thinking, vec!["temperature", "top_p", "repeat_penalty"]),
             (Vendor::OpenAi, "gpt-4.1", &no_thinking, vec!["repeat_penalty", "reasoning_effort"]),
+            (Vendor::OpenAiResponses, "o3", &no_thinking, vec!["temperature", "top_p", "repeat_penalty", "seed"]),
             (Vendor::OpenAiCompatible, "qwen", &all, vec!["extended_thinking"]),
+            (Vendor::Gemini, "gemini-3-pro", &all, vec!["repeat_penalty", "extended_thinking"]),
+            (Vendor::Gemini, "gemini-2.5-flash", &all, vec!["repeat_penalty", "reasoning_effort"]),
+            (Vendor::Gemini, "gemini-2.0-flash", &no_thinking, vec!["repeat_penalty", "reasoning_effort"]),
+            (Vendor::Ollama, "qwen3", &all, vec![]),
             (
                 Vendor::Anthropic,
                 "claude-opus-4-7",

@@ -286,6 +286,37 @@ impl Reading {
     async fn read(&mut self, answered: Answered, post: &Arc<Post>) -> Result<Result<bool, Fault>, ProviderError> {
         match self.framing {
             Framing::Events => self.events(answered, post).await,
+            Framing::Lines => self.lines(answered, post).await,
+        }
+    }
+
+    async fn lines(&mut self, answered: Answered, post: &Arc<Post>) -> Result<Result<bool, Fault>, ProviderError> {
+        let since_event = Arc::new(AtomicUsize::new(0));
+        let mut bounded = Bounded { answered, post: post.clone(), silence: self.silence, total: 0, since_event };
+        let mut line = Vec::new();
+        while let Some(chunk) = bounded.next().await? {
+            let mut rest = &chunk[..];
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                line.extend_from_slice(&rest[..end]);
+                rest = &rest[end + 1..];
+                match self.line(&line) {
+                    Ok(false) => {}
+                    ended => return Ok(ended),
+                }
+                line.clear();
+            }
+            line.extend_from_slice(rest);
+            bounded.since_event.store(line.len(), Ordering::Relaxed);
+        }
+        // The last line may come without its end.
+        Ok(self.line(&line))
+    }
+
+    fn line(&mut self, line: &[u8]) -> Result<bool, Fault> {
+        match std::str::from_utf8(line) {
+            Ok(text) if text.trim().is_empty() => Ok(false),
+            Ok(text) => self.take(text),
+            Err(error) => Err(Fault::invalid(format!("the stream is broken: {error}"))),
         }
     }
 

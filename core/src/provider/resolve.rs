@@ -146,18 +146,19 @@ const KEYS: [(&str, Kind); 3] =
     [("ANTHROPIC_API_KEY", Kind::Anthropic), ("OPENAI_API_KEY", Kind::OpenAi), ("GEMINI_API_KEY", Kind::Gemini)];
 
 /// The names that may stand before the colon.
-pub const PROVIDERS: [&str; 8] =
-    ["openai", "openai-compatible", "library", "anthropic", "gemini", "ollama", "llama", "replay"];
+pub const PROVIDERS: [&str; 9] =
+    ["openai", "openai-responses", "openai-compatible", "anthropic", "gemini", "ollama", "library", "llama", "replay"];
 
 /// A provider by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     OpenAi,
+    OpenAiResponses,
     OpenAiCompatible,
-    Library,
     Anthropic,
     Gemini,
     Ollama,
+    Library,
     Llama,
     Replay,
 }
@@ -165,11 +166,12 @@ enum Kind {
 impl Kind {
     const ALL: [Self; PROVIDERS.len()] = [
         Self::OpenAi,
+        Self::OpenAiResponses,
         Self::OpenAiCompatible,
-        Self::Library,
         Self::Anthropic,
         Self::Gemini,
         Self::Ollama,
+        Self::Library,
         Self::Llama,
         Self::Replay,
     ];
@@ -188,7 +190,12 @@ impl Kind {
             Self::OpenAi => Some(DEFAULT_OPENAI_MODEL),
             Self::Anthropic => Some(DEFAULT_ANTHROPIC_MODEL),
             Self::Gemini => Some(DEFAULT_GEMINI_MODEL),
-            Self::OpenAiCompatible | Self::Library | Self::Ollama | Self::Llama | Self::Replay => None,
+            Self::OpenAiResponses
+            | Self::OpenAiCompatible
+            | Self::Library
+            | Self::Ollama
+            | Self::Llama
+            | Self::Replay => None,
         }
     }
 
@@ -196,8 +203,13 @@ impl Kind {
     fn works(self) -> bool {
         match self {
             Self::Library | Self::Replay => true,
-            Self::OpenAi | Self::OpenAiCompatible | Self::Anthropic => cfg!(feature = "http"),
-            Self::Gemini | Self::Ollama | Self::Llama => false,
+            Self::OpenAi
+            | Self::OpenAiResponses
+            | Self::OpenAiCompatible
+            | Self::Anthropic
+            | Self::Gemini
+            | Self::Ollama => cfg!(feature = "http"),
+            Self::Llama => false,
         }
     }
 }
@@ -209,17 +221,18 @@ impl Kind {
         use super::remote::Vendor;
         match self {
             Self::OpenAi => Vendor::OpenAi,
+            Self::OpenAiResponses => Vendor::OpenAiResponses,
             Self::Anthropic => Vendor::Anthropic,
-            Self::OpenAiCompatible | Self::Library | Self::Gemini | Self::Ollama | Self::Llama | Self::Replay => {
-                Vendor::OpenAiCompatible
-            }
+            Self::Gemini => Vendor::Gemini,
+            Self::Ollama => Vendor::Ollama,
+            Self::OpenAiCompatible | Self::Library | Self::Llama | Self::Replay => Vendor::OpenAiCompatible,
         }
     }
 
     /// Variables that may hold its key, in order; each has a variant with `_FILE`.
     fn key_variables(self) -> &'static [&'static str] {
         match self {
-            Self::OpenAi | Self::OpenAiCompatible => &["OPENAI_API_KEY"],
+            Self::OpenAi | Self::OpenAiResponses | Self::OpenAiCompatible => &["OPENAI_API_KEY"],
             Self::Anthropic => &["ANTHROPIC_API_KEY"],
             Self::Gemini => &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
             Self::Ollama => &["OLLAMA_API_KEY"],
@@ -233,21 +246,36 @@ impl Kind {
             Self::Anthropic => "ANTHROPIC_BASE_URL",
             Self::Gemini => "GEMINI_BASE_URL",
             Self::Ollama => "OLLAMA_HOST",
-            Self::OpenAi | Self::OpenAiCompatible | Self::Library | Self::Llama | Self::Replay => "OPENAI_BASE_URL",
+            Self::OpenAi
+            | Self::OpenAiResponses
+            | Self::OpenAiCompatible
+            | Self::Library
+            | Self::Llama
+            | Self::Replay => "OPENAI_BASE_URL",
         }
     }
 
     /// Whether it answers nobody without a key.
     fn needs_key(self) -> bool {
         match self {
-            Self::OpenAi | Self::Anthropic | Self::Gemini => true,
+            Self::OpenAi | Self::OpenAiResponses | Self::Anthropic | Self::Gemini => true,
             Self::OpenAiCompatible | Self::Ollama | Self::Library | Self::Llama | Self::Replay => false,
         }
     }
 
     /// An address as its variable gives it.
+    ///
+    /// `OLLAMA_HOST` also says where a server listens: without a scheme, and on every address of this machine.
     fn address(self, text: String) -> String {
-        text
+        let text = text.trim();
+        if self != Self::Ollama {
+            return text.to_owned();
+        }
+        let (scheme, host) = text.split_once("://").unwrap_or(("http", text));
+        let host = host.trim_end_matches('/').replacen("0.0.0.0", "127.0.0.1", 1);
+        let host = if let Some(port) = host.strip_prefix(':') { format!("127.0.0.1:{port}") } else { host };
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        if has_port || text.contains("://") { format!("{scheme}://{host}") } else { format!("{scheme}://{host}:11434") }
     }
 }
 
@@ -337,13 +365,18 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
     match kind {
         Kind::Library if model.is_empty() => Ok(Library::embedded()),
         Kind::Library => Err(ResolveProblem::LibraryHasNoModels { name: short(name) }),
-        Kind::OpenAi | Kind::OpenAiCompatible | Kind::Anthropic if !kind.works() => {
-            Err(ResolveProblem::NotBuilt { provider: kind.as_str() })
-        }
-        Kind::OpenAi | Kind::OpenAiCompatible | Kind::Anthropic if model.is_empty() => {
-            Err(ResolveProblem::NoModelName { provider: kind.as_str() })
-        }
-        Kind::OpenAi | Kind::OpenAiCompatible | Kind::Anthropic => {
+        Kind::OpenAi
+        | Kind::OpenAiResponses
+        | Kind::OpenAiCompatible
+        | Kind::Anthropic
+        | Kind::Gemini
+        | Kind::Ollama => {
+            if !kind.works() {
+                return Err(ResolveProblem::NotBuilt { provider: kind.as_str(), feature: "http" });
+            }
+            if model.is_empty() {
+                return Err(ResolveProblem::NoModelName { provider: kind.as_str() });
+            }
             remote(kind, model, settings, settings.options_for(kind, own))
         }
         Kind::Replay if model.is_empty() => Err(ResolveProblem::NoModelName { provider: kind.as_str() }),
@@ -353,7 +386,7 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
             let calls = calls.map_err(|why| ResolveProblem::Settings { why: format!("`{}`: {why}", short(name)) })?;
             Ok(Replay::new(format!("replay:{model}"), calls))
         }
-        Kind::Gemini | Kind::Ollama | Kind::Llama => Err(ResolveProblem::Later { provider: kind.as_str() }),
+        Kind::Llama => Err(ResolveProblem::NotBuilt { provider: kind.as_str(), feature: "llama" }),
     }
 }
 
@@ -389,7 +422,7 @@ fn remote(
     if kind.needs_key() && key.is_none() && !says_who_asks {
         return Err(ResolveProblem::NoKey { variable: kind.key_variables()[0], provider: kind.as_str() });
     }
-    if kind == Kind::OpenAi {
+    if matches!(kind, Kind::OpenAi | Kind::OpenAiResponses) {
         for (variable, header) in [("OPENAI_ORG_ID", "openai-organization"), ("OPENAI_PROJECT_ID", "openai-project")] {
             let given = settings.variable(variable).and_then(|value| Secret::unlisted(&value));
             if let Some(value) = given.filter(|_| !headers.iter().any(|(name, _)| name == header)) {
@@ -421,7 +454,7 @@ fn remote(
     _settings: &ModelSettings<'_>,
     _options: TargetOptions,
 ) -> Result<Arc<dyn Provider>, ResolveProblem> {
-    Err(ResolveProblem::NotBuilt { provider: kind.as_str() })
+    Err(ResolveProblem::NotBuilt { provider: kind.as_str(), feature: "http" })
 }
 
 /// Whether a header says who asks, so that no key is needed beside it.
@@ -503,7 +536,6 @@ impl ResolveError {
             ResolveProblem::Key { .. } => "api_key",
             ResolveProblem::KeyFile { .. } => "api_key_file",
             ResolveProblem::Unknown { .. }
-            | ResolveProblem::Later { .. }
             | ResolveProblem::NotBuilt { .. }
             | ResolveProblem::NoModelName { .. }
             | ResolveProblem::LibraryHasNoModels { .. }
@@ -537,20 +569,13 @@ pub enum ResolveProblem {
         /// The nearest, if near enough.
         hint: String,
     },
-    /// Planned, but not there yet.
-    #[error(
-        "`{provider}` is not in this version; use `openai-compatible:NAME` with `base_url=` (most servers and gateways \
-         speak it), `openai:NAME`, or `library`"
-    )]
-    Later {
-        /// The provider.
-        provider: &'static str,
-    },
     /// Left out of this build.
-    #[error("`{provider}` is not in this build; build with the feature `http`")]
+    #[error("`{provider}` is not in this build; build with the feature `{feature}`")]
     NotBuilt {
         /// The provider.
         provider: &'static str,
+        /// What to build with.
+        feature: &'static str,
     },
     /// A provider without a model.
     #[error("`{provider}` needs a model's name: `{provider}:NAME`")]

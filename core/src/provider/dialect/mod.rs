@@ -20,57 +20,91 @@ use crate::value::Value;
 
 mod anthropic;
 mod chat;
+mod gemini;
+mod ollama;
+mod responses;
 
 /// Whose wire format a target speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vendor {
     /// OpenAI chat completions.
     OpenAi,
-    /// Servers that speak them too: vLLM, llama.cpp, LM Studio, gateways.
+    /// OpenAI Responses.
+    OpenAiResponses,
+    /// Servers that speak chat completions too: vLLM, llama.cpp, LM Studio, gateways.
     OpenAiCompatible,
     /// Anthropic Messages.
     Anthropic,
+    /// Gemini.
+    Gemini,
+    /// Ollama's own chat.
+    Ollama,
 }
 
 impl Vendor {
     /// Where the vendor answers; `None` where that must be said.
     pub fn base_url(self) -> Option<&'static str> {
         match self {
-            Self::OpenAi => Some("https://api.openai.com/v1"),
+            Self::OpenAi | Self::OpenAiResponses => Some("https://api.openai.com/v1"),
             Self::OpenAiCompatible => None,
             Self::Anthropic => Some("https://api.anthropic.com"),
+            Self::Gemini => Some("https://generativelanguage.googleapis.com"),
+            Self::Ollama => Some("http://localhost:11434"),
         }
     }
 
     /// What follows the base URL. A base URL that has it already is taken as it is.
-    pub(super) fn path(self, _model: &str, _streams: bool) -> String {
+    pub(super) fn path(self, model: &str, streams: bool) -> String {
         match self {
             Self::OpenAi | Self::OpenAiCompatible => "chat/completions".into(),
+            Self::OpenAiResponses => "responses".into(),
             Self::Anthropic => "v1/messages".into(),
+            Self::Gemini => {
+                let folder = if model.contains('/') { "" } else { "models/" };
+                let how = if streams { "streamGenerateContent?alt=sse" } else { "generateContent" };
+                format!("v1beta/{folder}{}:{how}", in_path(model))
+            }
+            Self::Ollama => "api/chat".into(),
         }
     }
 
     /// How the key goes out: the header, and what stands before the key.
     pub(super) fn key_header(self) -> (&'static str, &'static str) {
         match self {
-            Self::OpenAi | Self::OpenAiCompatible => ("authorization", "Bearer "),
+            Self::OpenAi | Self::OpenAiResponses | Self::OpenAiCompatible | Self::Ollama => {
+                ("authorization", "Bearer ")
+            }
             Self::Anthropic => ("x-api-key", ""),
+            Self::Gemini => ("x-goog-api-key", ""),
         }
     }
 
-    /// How a program is asked for when nothing is said: as the vendor can best be held to it.
+    /// How a program is asked for when nothing is said: as the model can best be held to it. Ollama can force no tool, but
+    /// holds every model to a schema.
     pub(super) fn output(self) -> Output {
         match self {
-            Self::OpenAi | Self::OpenAiCompatible | Self::Anthropic => Output::Tool,
+            Self::OpenAi | Self::OpenAiResponses | Self::OpenAiCompatible | Self::Anthropic | Self::Gemini => {
+                Output::Tool
+            }
+            Self::Ollama => Output::JsonSchema,
         }
     }
 
     /// How a reply comes in pieces.
     pub(super) fn framing(self) -> Framing {
         match self {
-            Self::OpenAi | Self::OpenAiCompatible | Self::Anthropic => Framing::Events,
+            Self::OpenAi | Self::OpenAiResponses | Self::OpenAiCompatible | Self::Anthropic | Self::Gemini => {
+                Framing::Events
+            }
+            Self::Ollama => Framing::Lines,
         }
     }
+}
+
+/// A model's name where it stands in a path.
+fn in_path(model: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:@".contains(&byte);
+    model.bytes().map(|byte| if plain(byte) { (byte as char).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 /// What separates the pieces of a stream.
@@ -78,6 +112,8 @@ impl Vendor {
 pub(super) enum Framing {
     /// Server-sent events.
     Events,
+    /// One JSON value a line.
+    Lines,
 }
 
 impl Framing {
@@ -85,6 +121,7 @@ impl Framing {
     pub fn is_spoken_by(self, kind: &str) -> bool {
         match self {
             Self::Events => kind == "text/event-stream",
+            Self::Lines => ["application/x-ndjson", "application/ndjson", "application/jsonl"].contains(&kind),
         }
     }
 }
@@ -129,18 +166,25 @@ impl Wire {
     pub fn body(&self, request: &ModelRequest, streams: bool) -> Json {
         let mut body = match self.vendor {
             Vendor::OpenAi | Vendor::OpenAiCompatible => chat::body(self, request, streams),
+            Vendor::OpenAiResponses => responses::body(self, request),
             Vendor::Anthropic => anthropic::body(self, request),
+            Vendor::Gemini => gemini::body(self, request),
+            Vendor::Ollama => ollama::body(self, request),
         };
         for (name, value) in &self.params.extra {
             put_extra(&mut body, name, value.as_ref());
         }
         // The last word is ours: the reply is read as it was asked for.
         match self.vendor {
-            Vendor::OpenAi | Vendor::OpenAiCompatible | Vendor::Anthropic => {
+            Vendor::OpenAi | Vendor::OpenAiResponses | Vendor::OpenAiCompatible | Vendor::Anthropic => {
                 if streams {
                     body["stream"] = true.into();
                 }
             }
+            // The path says it.
+            Vendor::Gemini => {}
+            // In pieces unless it is told otherwise.
+            Vendor::Ollama => body["stream"] = streams.into(),
         }
         body
     }
@@ -148,7 +192,9 @@ impl Wire {
     /// The headers that depend on the vendor alone, before the target's own.
     pub fn headers(&self) -> Vec<(&'static str, &'static str)> {
         match self.vendor {
-            Vendor::OpenAi | Vendor::OpenAiCompatible => Vec::new(),
+            Vendor::OpenAi | Vendor::OpenAiResponses | Vendor::OpenAiCompatible | Vendor::Gemini | Vendor::Ollama => {
+                Vec::new()
+            }
             Vendor::Anthropic => vec![("anthropic-version", anthropic::version(&self.params))],
         }
     }
@@ -157,7 +203,10 @@ impl Wire {
     pub fn read(&self, request: &ModelRequest, body: &Json) -> Result<ModelReply, Fault> {
         let mut reply = match self.vendor {
             Vendor::OpenAi | Vendor::OpenAiCompatible => chat::read(body)?,
+            Vendor::OpenAiResponses => responses::read(body)?,
             Vendor::Anthropic => anthropic::read(body)?,
+            Vendor::Gemini => gemini::read(body)?,
+            Vendor::Ollama => ollama::read(self, request, body)?,
         };
         let usable = reply.content.as_deref().is_some_and(|text| !text.trim().is_empty());
         if usable
@@ -175,7 +224,10 @@ impl Wire {
     pub fn assembly(&self) -> Box<dyn Assembly> {
         match self.vendor {
             Vendor::OpenAi | Vendor::OpenAiCompatible => Box::new(chat::Pieces::default()),
+            Vendor::OpenAiResponses => Box::new(responses::Pieces::default()),
             Vendor::Anthropic => Box::new(anthropic::Pieces::default()),
+            Vendor::Gemini => Box::new(gemini::Pieces::default()),
+            Vendor::Ollama => Box::new(ollama::Pieces::default()),
         }
     }
 }

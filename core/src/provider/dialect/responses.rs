@@ -62,8 +62,7 @@ fn items(message: &AgentMessage) -> Vec<Json> {
             vec![json!({"type": "function_call_output", "call_id": message.tool_call_id, "output": message.content})]
         }
         MessageRole::Assistant => {
-            let words = (!message.content.is_empty())
-                .then(|| json!({"role": "assistant", "content": message.content}));
+            let words = (!message.content.is_empty()).then(|| json!({"role": "assistant", "content": message.content}));
             let calls = message.tool_calls.iter().map(|call| {
                 let arguments = Value::Map(call.arguments.clone()).to_json();
                 json!({"type": "function_call", "call_id": call.id, "name": &*call.name, "arguments": arguments})
