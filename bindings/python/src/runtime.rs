@@ -374,6 +374,17 @@ impl PyRuntime {
         self.named(py, program)?.set_state(py, state).map(drop)
     }
 
+    /// What all requests to models used since this runtime was made, a dict for each target: requests, failed,
+    /// input_tokens, output_tokens, cached_tokens, total_tokens, cost_usd (with `prices`), unpriced (requests without a
+    /// price), latency_ms. Sorted by target; pandas.DataFrame reads the list.
+    fn usage<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for (target, total) in self.runtime.usage() {
+            list.append(to_python(py, &Value::Map(total.to_map(&target)))?)?;
+        }
+        Ok(list)
+    }
+
     /// Log lines that were lost since the start.
     #[getter]
     fn dropped_log_lines(&self) -> u64 {
