@@ -14,7 +14,7 @@ use crate::kernel::{Divergence, Ended, ReplayError, StoredEntry, StoredRun, Tool
 use crate::log::record::CallRecord;
 use crate::program::tape::{Follow, Tape, TapeHost, Written, envelope};
 use crate::program::{Arguments, Bounds, Execution, Language, Limits, ProgramFailure, Returned};
-use crate::provider::replay::Recorded as Decided;
+use crate::provider::replay::Decided;
 use crate::runtime::{Runtime, driver};
 use crate::store::{CallQuery, Store, StoreError, StoredCall};
 use crate::value::{Map, Value};
