@@ -35,7 +35,6 @@ use crate::program::{
 use crate::prompt::{self, Prompt, PromptContract, PromptInput};
 use crate::provider::{ModelRequest, Provider, ProviderError, ProviderErrorClass, ToolSpec, secret};
 use crate::runtime::driver::{Ran, Work};
-use crate::runtime::replay::shown;
 use crate::runtime::wait::aside;
 use crate::store::{Change, Delegate};
 use crate::value::{Map, Value};
@@ -514,8 +513,8 @@ impl<'a> Attempts<'a> {
             Ok(Returned::Value(Value::Bool(true))) => Ok(()),
             Ok(Returned::Value(other)) => Err(format!(
                 "the value is not accepted: `{expression}` is {} for the value {}",
-                shown(&other),
-                shown(value)
+                other.shown(),
+                value.shown()
             )),
             Ok(Returned::Outcome(_)) => Err(format!("acceptance `{expression}` gave an outcome, not true")),
             Err(failure) => Err(format!("acceptance `{expression}` failed: {failure}")),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::Runtime;
 use super::repertoire::arguments_of;
-use super::replay::{same, shown};
+use super::replay::same;
 use crate::canonical;
 use crate::ids::{CallId, Digest};
 use crate::program::registry::{Key, Saved, shape};
@@ -110,13 +110,13 @@ impl Runtime {
                 if host.writes() == told.writes {
                     return None;
                 }
-                format!("{}, and leaves something else in the context", shown(&value))
+                format!("{}, and leaves something else in the context", value.shown())
             }
-            Ok(Returned::Value(value)) => shown(&secret::masked(&value)),
+            Ok(Returned::Value(value)) => secret::masked(&value).shown(),
             Ok(Returned::Outcome(outcome)) if outcome.ok() && same(outcome.value(), &past.value) => return None,
-            Ok(Returned::Outcome(outcome)) => shown(&secret::masked(&Value::Map(outcome.to_map()))),
+            Ok(Returned::Outcome(outcome)) => secret::masked(&Value::Map(outcome.to_map())).shown(),
             Err(ProgramFailure::Raised { message } | ProgramFailure::Refused { message }) => {
-                format!("the error {}", shown(&message.as_str().into()))
+                format!("the error {}", Value::from(message).shown())
             }
             // A limit of the trial says nothing about the program.
             Err(_) => return None,
@@ -124,11 +124,11 @@ impl Runtime {
         let method = &candidate.key.method;
         let given: Vec<String> = args
             .iter()
-            .map(|value| shown(&secret::masked(value)))
-            .chain(kwargs.iter().map(|(name, value)| format!("{name}={}", shown(&secret::masked_entry(name, value)))))
+            .map(|value| secret::masked(value).shown())
+            .chain(kwargs.iter().map(|(name, value)| format!("{name}={}", secret::masked_entry(name, value).shown())))
             .collect();
         let words =
-            format!("{method}({}) gave {}; the new program gives {found}", given.join(", "), shown(&past.value));
+            format!("{method}({}) gave {}; the new program gives {found}", given.join(", "), past.value.shown());
         Some(Difference { call: past.id, words })
     }
 }
