@@ -206,6 +206,10 @@ impl<'a> CallHost<'a> {
     fn make_delegate(&self, agent: AgentRef, role: &str, options: &Map) -> Result<AgentRef, HostError> {
         let maker = self.known(agent)?;
         let delegate = self.make(&maker, self.levels_of(agent, &maker), role, options)?;
+        self.add_delegate(agent, &maker, delegate)
+    }
+
+    fn add_delegate(&self, agent: AgentRef, maker: &Agent, delegate: Agent) -> Result<AgentRef, HostError> {
         if agent == AgentRef::THIS {
             self.delegates.lock().push(delegate.clone());
         } else {
@@ -223,8 +227,10 @@ impl<'a> CallHost<'a> {
         match kept {
             Some(delegate) => self.add(delegate),
             None => {
-                let agreed = owner.0.runtime.delegates().find(owner.maker(), name);
-                self.make_delegate(agent, name, &agreed.unwrap_or_default())
+                // What was agreed is taken whole: the limits are for what a program declares itself.
+                let agreed = owner.agreed(name).map_err(refused)?;
+                let delegate = owner.make(name, agreed, self.levels_of(agent, &owner)).map_err(refused)?;
+                self.add_delegate(agent, &owner, delegate)
             }
         }
     }

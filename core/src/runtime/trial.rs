@@ -133,6 +133,17 @@ impl Runtime {
     }
 }
 
+/// What is said of a program that becomes a candidate, for it differs so; nothing where nothing differs.
+pub(crate) fn candidate_note(differences: &[Difference]) -> Option<String> {
+    let (first, more) = differences.split_first()?;
+    let more = if more.is_empty() { String::new() } else { format!(" (and {} more)", more.len()) };
+    Some(format!(
+        "the new program is kept as a candidate, for it answers recorded calls otherwise: {}{more}; the one before it \
+         stays until somebody approves the new one",
+        first.words
+    ))
+}
+
 /// Whether the evidence of a program covers a recorded call, as far as the record tells.
 fn would_answer(candidate: &Saved, args: &[Value], kwargs: &Map, tape: &Tape) -> bool {
     let covers = |((read, digest), value): (&(bool, Digest), &Value)| *read || canonical::hash(value) == *digest;
