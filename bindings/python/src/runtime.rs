@@ -269,7 +269,7 @@ impl PyRuntime {
     }
 
     /// Kept programs that are asked for, of the store if there is one. A Program is a mapping too: pandas.DataFrame reads
-    /// the list. `state` is "active", "pinned" or "quarantined".
+    /// the list. `state` is "active", "pinned", "quarantined" or "candidate".
     #[pyo3(signature = (role=None, *, method=None, namespace=None, language=None, state=None))]
     fn programs(
         &self,

@@ -37,9 +37,9 @@ use crate::prompt::{self, Prompt, PromptContract, PromptInput};
 use crate::provider::rotation::Rotation;
 use crate::provider::{ModelRequest, Provider, ProviderError, ProviderErrorClass, ToolSpec, secret, targets};
 use crate::runtime::driver::{Ran, Work};
-use crate::runtime::replay::shown;
+use crate::runtime::trial::candidate_note;
 use crate::runtime::wait::aside;
-use crate::store::{Change, Delegate};
+use crate::store::Change;
 use crate::value::{Map, Value};
 
 /// Bytes of an error message that a caller sees.
@@ -266,15 +266,8 @@ impl<'a> Attempts<'a> {
             },
         );
         let differences = runtime.trial(&saved, runtime.registry().used_beside(&saved), Some(call.deadline));
-        if let Some(first) = differences.first() {
+        if let Some(note) = candidate_note(&differences) {
             saved.state = ProgramState::Candidate;
-            let more =
-                if differences.len() > 1 { format!(" (and {} more)", differences.len() - 1) } else { String::new() };
-            let note = format!(
-                "the new program is kept as a candidate, for it answers recorded calls otherwise: {}{more}; the one before it \
-                 stays until somebody approves the new one",
-                first.words
-            );
             let note = bounded(&note);
             tracing::warn!(role = &**call.agent.role(), method = &*call.method, "{note}");
             saved.note = Some(note.as_str().into());
@@ -575,8 +568,8 @@ impl<'a> Attempts<'a> {
             Ok(Returned::Value(Value::Bool(true))) => Ok(()),
             Ok(Returned::Value(other)) => Err(format!(
                 "the value is not accepted: `{expression}` is {} for the value {}",
-                shown(&other),
-                shown(value)
+                other.shown(),
+                value.shown()
             )),
             Ok(Returned::Outcome(_)) => Err(format!("acceptance `{expression}` gave an outcome, not true")),
             Err(failure) => Err(format!("acceptance `{expression}` failed: {failure}")),
@@ -602,10 +595,7 @@ impl<'a> Attempts<'a> {
         let shown_context: Map = shown(&context);
         let remembered = call.agent.remembered();
         let history: Vec<_> = remembered.iter().map(|entry| entry.line().clone()).collect();
-        let mut delegates = call.agent.runtime().delegates().of(call.agent.maker());
-        delegates.sort_by_key(|delegate| std::cmp::Reverse(delegate.uses));
-        let purpose = |delegate: &Delegate| delegate.contract.get("purpose").and_then(Value::as_str).map(str::to_owned);
-        let delegates: Vec<_> = delegates.iter().map(|delegate| (delegate.name.clone(), purpose(delegate))).collect();
+        let delegates = call.agent.runtime().delegates().of(call.agent.maker());
         let Prompt { system, user } = prompt::build(&PromptInput {
             role: call.agent.role(),
             method: &call.method,

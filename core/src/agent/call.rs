@@ -250,9 +250,9 @@ impl<'a> Call<'a> {
         let named = self.agent.runtime_context().agent_id().is_some();
         let level = if named { Durability::Strict } else { Durability::Batch };
         // What a tool may leave behind is on record, whatever was asked for (KC-KN3).
-        let lasting = settings.tools.iter().any(|tool| tool.effect() != Effect::Pure);
+        let lasting = || settings.tools.iter().any(|tool| tool.effect() != Effect::Pure);
         let level = match settings.durability.unwrap_or(level) {
-            Durability::Memory if lasting => Durability::Batch,
+            Durability::Memory if lasting() => Durability::Batch,
             level => level,
         };
         let frame = Frame {
@@ -331,17 +331,8 @@ impl<'a> Call<'a> {
             }
             unit.push(Change::Ended { record: record.clone(), agent: context.agent_id() });
             let writing = if wrote { context.writing() } else { None };
-            let kept = unit.iter().find_map(|change| match change {
-                Change::Kept { program, .. } => Some(program.clone()),
-                Change::Began(_)
-                | Change::Intent(_)
-                | Change::Effect { .. }
-                | Change::Ended { .. }
-                | Change::Context { .. }
-                | Change::Delegate { .. }
-                | Change::State { .. }
-                | Change::Deleted { .. }
-                | Change::Used { .. } => None,
+            let kept = unit.iter().find_map(|change| {
+                if let Change::Kept { program, .. } = change { Some(program.clone()) } else { None }
             });
             if let Err(error) = frame.journal.write(unit) {
                 if let Some(kept) = kept {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::absent::Absent;
 use super::library::{Library, nearest};
-use super::replay::{Recorded, Replay};
+use super::replay::{Decided, Replay};
 use super::target::TargetOptions;
 use super::targets::Targets;
 use super::{Provider, Secret};
@@ -51,7 +51,7 @@ impl From<Arc<dyn Provider>> for ModelSpec {
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Looks up the recorded calls of a flow, by the id of one of them.
-pub type RecordedCalls<'a> = &'a dyn Fn(&str) -> Result<Vec<Recorded>, String>;
+pub type DecidedCalls<'a> = &'a dyn Fn(&str) -> Result<Vec<Decided>, String>;
 
 /// What goes with the model: the other options that a provider needs.
 #[derive(Clone, Default)]
@@ -67,7 +67,7 @@ pub struct ModelSettings<'a> {
     /// No model is ever asked (`reuse = "locked"`): then one without its key will do.
     pub nobody_asks: bool,
     /// What `replay:ID` plays; `None` where nothing is recorded.
-    pub recorded: Option<RecordedCalls<'a>>,
+    pub recorded: Option<DecidedCalls<'a>>,
 }
 
 impl fmt::Debug for ModelSettings<'_> {
