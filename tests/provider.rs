@@ -12,7 +12,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use cadenza_core::cancel::CancelToken;
-use cadenza_core::message::{AgentMessage, MessageRole, RejectionCode, ToolInvocation};
+use cadenza_core::message::{AgentMessage, CallFormat, MessageRole, RejectionCode, ToolInvocation};
 use cadenza_core::outcome::ProgramSource;
 use cadenza_core::program::Language;
 use cadenza_core::prompt;
