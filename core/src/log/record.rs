@@ -157,6 +157,8 @@ impl CallRecord {
         put("tokens_out", Field::Int(self.tokens_out as i64));
         let failures: Vec<Value> = self.attempt_failures.iter().map(|failure| failure.to_value(self)).collect();
         put("attempt_failures", Field::List(&failures));
+        let accounting: Vec<Value> = metadata.accounting.iter().map(|entry| Value::Map(entry.to_map())).collect();
+        put("accounting", Field::List(&accounting));
         put("transcript_head", Field::Text(&metadata.head().to_hex()));
         put("transcript_length", Field::Int(metadata.length() as i64));
         if let Some(debug) = &self.debug {

@@ -420,6 +420,7 @@ impl<'a> Bench<'a> {
         let cut = |text: &str| Some(Digest::of_bytes(text.as_bytes()));
         match &said.atom {
             Atom::TransportFailure => Input::ProviderFailed { message: "the scripted model failed".into() },
+            Atom::Broke => Input::BudgetSpent { message: "the scripted money is spent".into() },
             Atom::Slow => {
                 self.now = self.now + deadline + Millis(1);
                 Input::TimedOut { raw_hash: cut("I wi") }
@@ -534,7 +535,7 @@ fn native_reply(atom: &Atom) -> ModelReply {
             reply.tool_calls = vec![RawToolCall { id: String::new(), name: "t".into(), arguments: "{oops".into() }];
         }
         Atom::Recoverable => reply.content = Some("<call>{\"name\":\"t\",\"arguments\":{}}</call>".into()),
-        Atom::Prose(_) | Atom::Empty | Atom::TransportFailure | Atom::Slow | Atom::Cancel => {}
+        Atom::Prose(_) | Atom::Empty | Atom::TransportFailure | Atom::Broke | Atom::Slow | Atom::Cancel => {}
     }
     reply
 }
