@@ -287,7 +287,8 @@ fn is_one_program(atom: &Atom) -> bool {
         | Atom::Recoverable
         | Atom::TransportFailure
         | Atom::Slow
-        | Atom::Cancel => true,
+        | Atom::Cancel
+        | Atom::Broke => true,
     }
 }
 
@@ -510,7 +511,7 @@ fn raw_reply(atom: &Atom, profile: Profile) -> ModelReply {
         Atom::Calls { .. } => in_text(call),
         Atom::Bad => in_text(broken),
         Atom::Recoverable => in_text(Some(other)),
-        Atom::Prose(_) | Atom::Empty | Atom::TransportFailure | Atom::Slow | Atom::Cancel => native(),
+        Atom::Prose(_) | Atom::Empty | Atom::TransportFailure | Atom::Slow | Atom::Cancel | Atom::Broke => native(),
     }
 }
 
