@@ -420,7 +420,7 @@ impl<'a> Call<'a> {
             };
             // V9: more requests may be made, for servers fail; but not more replies may be wrong.
             let attempts = settings.generation_attempts().min(4);
-            Arc::new(driver::factory().dynamic_call(&DynamicCall {
+            Arc::new(driver::factory(settings.provider.profile()).dynamic_call(&DynamicCall {
                 attempts,
                 // Where no model may be asked, nothing can be repaired.
                 nudges: if settings.lock.is_some() { 0 } else { settings.execution_repairs },

@@ -138,6 +138,15 @@ impl Output {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|output| output.as_str() == name)
     }
+
+    /// The adapter profile of a model that is asked so: what [`Provider::profile`] says.
+    pub fn profile(self) -> &'static str {
+        match self {
+            Self::Tool => "tool",
+            Self::JsonSchema => "json",
+            Self::Text => "text",
+        }
+    }
 }
 
 /// A tool as a model sees it.
@@ -254,8 +263,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// The model's name as logged, such as `openai:gpt-5.1` or `scripted`.
     fn model(&self) -> &str;
 
-    /// Which adapter profile reads this provider's replies: `program` (program text or execute_program call) for every
-    /// provider of this version. Hashed into contract and transcript.
+    /// Which adapter profile reads this provider's replies (`adapter::Profile`): how its model is asked for a program.
+    /// `program`, which takes every form, for one that knows no better. Hashed into contract and transcript.
     fn profile(&self) -> &str {
         "program"
     }

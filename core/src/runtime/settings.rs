@@ -85,7 +85,7 @@ impl Settings {
         let tools = Arc::new(ToolSet::default());
         Self {
             model: provider.model().into(),
-            environment: driver::environment(provider.fingerprint()),
+            environment: driver::environment(provider.profile(), provider.fingerprint()),
             chosen: Arc::new(Chosen { model: ModelSpec::Provider(provider.clone()), ..Chosen::default() }),
             prices: Arc::default(),
             provider,
@@ -149,7 +149,7 @@ impl Settings {
         Ok(Self {
             model: provider.model().into(),
             prices,
-            environment: driver::environment(provider.fingerprint()),
+            environment: driver::environment(provider.profile(), provider.fingerprint()),
             chosen,
             max_generation_attempts: options.max_generation_attempts.or(self.max_generation_attempts),
             provider,
