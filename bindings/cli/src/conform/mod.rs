@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cadenza_core::program::Language;
 use cadenza_core::runtime::options::StoreOption;
 
-mod document;
+pub(crate) mod document;
 mod literal;
 mod programs;
 mod report;
@@ -23,7 +23,9 @@ pub use document::Fault;
 pub use programs::Programs;
 pub use report::{Report, ScenarioResult};
 pub use rust::RustSurface;
+pub(crate) use runner::equal;
 pub use scenario::ScenarioFile;
+pub(crate) use scenario::check_version;
 pub use script::ScriptSurface;
 pub use surface::{Seen, Surface, World};
 
@@ -94,7 +96,7 @@ fn default_files() -> Result<Vec<PathBuf>, ConformError> {
 }
 
 /// Files as they are, folders by the YAML files in them, in order.
-fn listed(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConformError> {
+pub(crate) fn listed(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConformError> {
     let mut files = Vec::new();
     for path in paths {
         let unreadable =
