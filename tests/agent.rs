@@ -462,6 +462,29 @@ fn ac_3_delegates_inherit_settings_but_not_the_delegation_contract() {
 }
 
 #[test]
+fn what_a_host_agreed_is_found_again_whole() {
+    let runtime = runtime_with(|request| {
+        Ok(ModelReply::text(match &*request.method {
+            "ask" => "local said = agent:tool('tutor'):explain() return said.error_type or said.value",
+            "declare" => "return agent:delegate('own', {deliverable = {description = string.rep('x', 5000)}}).role",
+            _ => "return 3",
+        }))
+    });
+    let words = "a text ".repeat(800);
+    let contract = format!(
+        r##"{{"deliverable": {{"$ref": "#/$defs/text", "$defs": {{"text": {{"type": "string", "description": "{words}"}}}}}}}}"##
+    );
+    let host = runtime.agent("boss", options_of(r#"{"execution_repairs": 0}"#)).unwrap();
+    host.delegate("tutor", options_of(&contract)).unwrap();
+    // Another agent of the same role finds the tutor with its contract, and the contract holds.
+    let other = runtime.agent("boss", options_of(r#"{"execution_repairs": 0}"#)).unwrap();
+    assert_eq!(call(&other, "ask", &[]).value(), &"contract_violation".into());
+    // What a program declares itself is bounded as ever.
+    let declared = call(&other, "declare", &[]);
+    assert!(declared.error().unwrap().message.contains("at most 4096 bytes"), "{:?}", declared.error());
+}
+
+#[test]
 fn ac_16_a_runtimes_contract_holds_for_agents_with_other_options_of_their_own() {
     let model = Scripted::respond(|_| Ok(ModelReply::text("return 'text'")));
     let mut options = options_of(r#"{"deliverable": {"type": "integer"}, "execution_repairs": 0}"#);
@@ -620,7 +643,7 @@ fn ac_7_7_a_model_that_is_too_slow_is_asked_again_while_time_is_left() {
 #[test]
 fn implausible_token_counts_are_cut_and_never_lower_a_flows_count() {
     let runtime = runtime_with(|_| {
-        let usage = Some(Usage { input: u64::MAX, output: u64::MAX - 1, cached: u64::MAX });
+        let usage = Some(Usage { input: u64::MAX, output: u64::MAX - 1, cached: u64::MAX, ..Usage::default() });
         Ok(ModelReply { usage, ..ModelReply::text("return agent:delegate('x'):work().error_type") })
     });
     let agent = runtime.agent("a", options_of(r#"{"max_delegation_depth": 2}"#)).unwrap();

@@ -79,7 +79,7 @@ impl AgentOptions {
         options.store.get_or_insert(StoreOption::Default);
         let resolved = config.resolve_model()?;
         options.model = Some(ModelSpec::Provider(progress::shown(resolved.provider.clone())));
-        (options.base_url, options.api_key, options.api_key_file, options.output) = (None, None, None, None);
+        (options.target, options.providers) = Default::default();
         let runtime = Runtime::builder().name(name).options(options).build().map_err(Failure::usage)?;
         if let Some(warning) = take_warning() {
             drop(writeln!(std::io::stderr().lock(), "warning: {}", printable(&warning)));

@@ -269,7 +269,7 @@ impl PyRuntime {
     }
 
     /// Kept programs that are asked for, of the store if there is one. A Program is a mapping too: pandas.DataFrame reads
-    /// the list. `state` is "active", "pinned" or "quarantined".
+    /// the list. `state` is "active", "pinned", "quarantined" or "candidate".
     #[pyo3(signature = (role=None, *, method=None, namespace=None, language=None, state=None))]
     fn programs(
         &self,
@@ -372,6 +372,17 @@ impl PyRuntime {
     fn set_program_state(&self, py: Python<'_>, program: &Bound<'_, PyAny>, state: &str) -> PyResult<()> {
         let state = program_state(state)?;
         self.named(py, program)?.set_state(py, state).map(drop)
+    }
+
+    /// What all requests to models used since this runtime was made, a dict for each target: requests, failed,
+    /// input_tokens, output_tokens, cached_tokens, total_tokens, cost_usd (with `prices`), unpriced (requests without a
+    /// price), latency_ms. Sorted by target; pandas.DataFrame reads the list.
+    fn usage<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for (target, total) in self.runtime.usage() {
+            list.append(to_python(py, &Value::Map(total.to_map(&target)))?)?;
+        }
+        Ok(list)
     }
 
     /// Log lines that were lost since the start.

@@ -3,15 +3,16 @@
 //! Decides by what it is given: the environment comes in as a function, so a test or a host with its own rules is
 //! hermetic. Never connects, never guesses a key, never picks a default that cannot work.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::absent::Absent;
 use super::library::{Library, nearest};
-use super::replay::{Recorded, Replay};
+use super::replay::{Decided, Replay};
+use super::target::TargetOptions;
 use super::targets::Targets;
-use super::{Output, Provider, Secret};
+use super::{Provider, Secret};
 
 /// What a host asks for as `model`.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +24,13 @@ pub enum ModelSpec {
     Name(String),
     /// Targets that are tried in turn.
     Targets(Vec<ModelSpec>),
+    /// One target by name, with options of its own.
+    Target {
+        /// `provider:name`.
+        name: String,
+        /// What is said of it alone.
+        options: Box<TargetOptions>,
+    },
     /// A provider that the host made.
     Provider(Arc<dyn Provider>),
 }
@@ -43,19 +51,15 @@ impl From<Arc<dyn Provider>> for ModelSpec {
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Looks up the recorded calls of a flow, by the id of one of them.
-pub type RecordedCalls<'a> = &'a dyn Fn(&str) -> Result<Vec<Recorded>, String>;
+pub type DecidedCalls<'a> = &'a dyn Fn(&str) -> Result<Vec<Decided>, String>;
 
 /// What goes with the model: the other options that a provider needs.
 #[derive(Clone, Default)]
 pub struct ModelSettings<'a> {
-    /// Option `base_url`: where `openai-compatible` answers, or another address for `openai`.
-    pub base_url: Option<String>,
-    /// Option `api_key`.
-    pub api_key: Option<Secret>,
-    /// Option `api_key_file`: read once, here.
-    pub api_key_file: Option<PathBuf>,
-    /// Option `output`.
-    pub output: Output,
+    /// How the model is reached and asked, when neither its provider's options nor its own say otherwise.
+    pub options: TargetOptions,
+    /// Options by provider.
+    pub providers: BTreeMap<String, TargetOptions>,
     /// The model of the configuration file.
     pub configured: Option<ModelSpec>,
     /// An environment variable by name; `None` here is an empty environment.
@@ -63,23 +67,27 @@ pub struct ModelSettings<'a> {
     /// No model is ever asked (`reuse = "locked"`): then one without its key will do.
     pub nobody_asks: bool,
     /// What `replay:ID` plays; `None` where nothing is recorded.
-    pub recorded: Option<RecordedCalls<'a>>,
+    pub recorded: Option<DecidedCalls<'a>>,
 }
 
 impl fmt::Debug for ModelSettings<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("ModelSettings")
-            .field("base_url", &self.base_url)
-            .field("api_key", &self.api_key)
-            .field("api_key_file", &self.api_key_file)
-            .field("output", &self.output)
+            .field("options", &self.options)
+            .field("providers", &self.providers)
             .field("configured", &self.configured)
             .finish_non_exhaustive()
     }
 }
 
 impl ModelSettings<'_> {
+    /// How a provider's target is reached and asked: its own word first, then its provider's, then everybody's (SC-1.48).
+    fn options_for(&self, kind: Kind, own: &TargetOptions) -> TargetOptions {
+        let of_provider = self.providers.get(kind.as_str()).cloned().unwrap_or_default();
+        own.clone().over(&of_provider.over(&self.options))
+    }
+
     /// A variable that is set and not blank.
     fn variable(&self, name: &str) -> Option<String> {
         self.environment.and_then(|environment| environment(name)).filter(|value| !value.trim().is_empty())
@@ -194,7 +202,7 @@ pub fn resolve(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Resolve
         Ok(provider) => Ok(Resolved { provider, origin, notes }),
         Err(problem @ (ResolveProblem::NoKey { .. } | ResolveProblem::KeyFile { .. })) if settings.nobody_asks => {
             let name = match &spec {
-                ModelSpec::Name(name) => short(name),
+                ModelSpec::Name(name) | ModelSpec::Target { name, .. } => short(name),
                 ModelSpec::Targets(_) | ModelSpec::Provider(_) | ModelSpec::Default => "none".to_owned(),
             };
             Ok(Resolved { provider: Arc::new(Absent::new(name, problem.to_string())), origin, notes })
@@ -205,7 +213,9 @@ pub fn resolve(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Resolve
 
 fn choose(spec: &ModelSpec, settings: &ModelSettings<'_>, notes: &mut Vec<String>) -> (ModelSpec, Origin) {
     match spec {
-        ModelSpec::Name(_) | ModelSpec::Targets(_) | ModelSpec::Provider(_) => return (spec.clone(), Origin::Option),
+        ModelSpec::Name(_) | ModelSpec::Target { .. } | ModelSpec::Targets(_) | ModelSpec::Provider(_) => {
+            return (spec.clone(), Origin::Option);
+        }
         ModelSpec::Default => {}
     }
     if let Some(name) = settings.variable(MODEL_VARIABLE) {
@@ -235,7 +245,8 @@ fn one(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provide
             let specs: Vec<ModelSpec> = name.split(',').map(|name| ModelSpec::Name(name.to_owned())).collect();
             several(&specs, settings)
         }
-        ModelSpec::Name(name) => named(name.trim(), settings),
+        ModelSpec::Name(name) => named(name.trim(), settings, &TargetOptions::default()),
+        ModelSpec::Target { name, options } => named(name.trim(), settings, options),
         // `choose` leaves no default at the top; inside a list there is nothing that it could mean.
         ModelSpec::Default => Err(ResolveProblem::NoTargets),
     }
@@ -249,11 +260,11 @@ fn several(specs: &[ModelSpec], settings: &ModelSettings<'_>) -> Result<Arc<dyn 
     if targets.len() == 1 {
         return Ok(targets.remove(0));
     }
-    let attempts = targets.len();
-    Targets::new(targets, attempts).map(|targets| Arc::new(targets) as _).ok_or(ResolveProblem::NoTargets)
+    let requests = u32::try_from(targets.len()).unwrap_or(u32::MAX);
+    Targets::new(targets, requests).map(|targets| Arc::new(targets) as _).ok_or(ResolveProblem::NoTargets)
 }
 
-fn named(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Result<Arc<dyn Provider>, ResolveProblem> {
     let (provider, model) = name.split_once(':').map_or((name, ""), |(provider, model)| (provider, model.trim()));
     let Some(kind) = Kind::from_name(provider.trim()) else {
         return Err(ResolveProblem::Unknown { name: short(name), hint: hint(provider.trim()) });
@@ -267,7 +278,7 @@ fn named(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, 
         Kind::OpenAi | Kind::OpenAiCompatible if model.is_empty() => {
             Err(ResolveProblem::NoModelName { provider: kind.as_str() })
         }
-        Kind::OpenAi | Kind::OpenAiCompatible => openai(kind, model, settings),
+        Kind::OpenAi | Kind::OpenAiCompatible => openai(kind, model, settings, settings.options_for(kind, own)),
         Kind::Replay if model.is_empty() => Err(ResolveProblem::NoModelName { provider: kind.as_str() }),
         Kind::Replay => {
             let why = || "nothing is recorded here".to_owned();
@@ -282,7 +293,12 @@ fn named(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, 
 }
 
 #[cfg(feature = "http")]
-fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+fn openai(
+    kind: Kind,
+    model: &str,
+    settings: &ModelSettings<'_>,
+    options: TargetOptions,
+) -> Result<Arc<dyn Provider>, ResolveProblem> {
     use super::openai::{OPENAI_BASE_URL, OpenAi, OpenAiError, OpenAiSettings};
 
     let official = kind == Kind::OpenAi;
@@ -292,7 +308,7 @@ fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<d
         Some(at) => (&model[..at], Some(model[at + 1..].to_owned())),
         None => (model, None),
     };
-    let of_host = own_url.or_else(|| settings.base_url.clone());
+    let of_host = own_url.or_else(|| options.base_url.clone());
     let of_environment = if of_host.is_none() { settings.variable("OPENAI_BASE_URL") } else { None };
     // A key from the environment belongs to OpenAI, or to the address that the same environment gives. It is not sent
     // to any other server.
@@ -302,7 +318,7 @@ fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<d
         None if official => OPENAI_BASE_URL.to_owned(),
         None => return Err(ResolveProblem::NoBaseUrl),
     };
-    let key = key(settings, may_use_variable)?;
+    let key = key(settings, &options, may_use_variable)?;
     if official && key.is_none() {
         return Err(ResolveProblem::NoKey { variable: "OPENAI_API_KEY", provider: kind.as_str() });
     }
@@ -314,7 +330,7 @@ fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<d
         key,
         organization: of_openai("OPENAI_ORG_ID"),
         project: of_openai("OPENAI_PROJECT_ID"),
-        output: settings.output,
+        output: options.output.unwrap_or_default(),
         official,
     };
     let provider = OpenAi::new(settings).map_err(|error| match error {
@@ -326,17 +342,26 @@ fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<d
 }
 
 #[cfg(not(feature = "http"))]
-fn openai(kind: Kind, _model: &str, _settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+fn openai(
+    kind: Kind,
+    _model: &str,
+    _settings: &ModelSettings<'_>,
+    _options: TargetOptions,
+) -> Result<Arc<dyn Provider>, ResolveProblem> {
     Err(ResolveProblem::NotBuilt { provider: kind.as_str() })
 }
 
 /// The key: the option, the file, then the environment.
 #[cfg(feature = "http")]
-fn key(settings: &ModelSettings<'_>, may_use_variable: bool) -> Result<Option<Secret>, ResolveProblem> {
-    if let Some(key) = &settings.api_key {
+fn key(
+    settings: &ModelSettings<'_>,
+    options: &TargetOptions,
+    may_use_variable: bool,
+) -> Result<Option<Secret>, ResolveProblem> {
+    if let Some(key) = &options.api_key {
         return Ok(Some(key.clone()));
     }
-    if let Some(path) = &settings.api_key_file {
+    if let Some(path) = &options.api_key_file {
         return read_key(path).map(Some);
     }
     if !may_use_variable {

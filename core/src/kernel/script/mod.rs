@@ -354,6 +354,7 @@ impl<'a> Bench<'a> {
         let cut = |text: &str| Some(Digest::of_bytes(text.as_bytes()));
         match &said.atom {
             Atom::TransportFailure => Input::ProviderFailed { message: "the scripted model failed".into() },
+            Atom::Broke => Input::BudgetSpent { message: "the scripted money is spent".into() },
             Atom::Slow => {
                 self.now = self.now + deadline + Millis(1);
                 Input::TimedOut { raw_hash: cut("I wi") }
@@ -372,7 +373,7 @@ impl<'a> Bench<'a> {
                 };
                 let result = adapter::adapt(profile, strict, &reply);
                 let chunks = atom.chunks().into_iter().map(Arc::from).collect();
-                let usage = said.tokens.map(|tokens| Usage { input: 0, cached: 0, output: tokens });
+                let usage = said.tokens.map(|tokens| Usage { output: tokens, ..Usage::default() });
                 let prompt_bytes = said.prompt_bytes.unwrap_or(self.conversation_bytes);
                 let cancelled = said.cancelled;
                 Input::Inferred(Box::new(Inference { result, usage, prompt_bytes, chunks, cancelled }))
@@ -435,7 +436,7 @@ fn raw_reply(atom: &Atom) -> ModelReply {
             reply.tool_calls = vec![RawToolCall { id: String::new(), name: "t".into(), arguments: "{oops".into() }];
         }
         Atom::Recoverable => reply.content = Some("<call>{\"name\":\"t\",\"arguments\":{}}</call>".into()),
-        Atom::Prose(_) | Atom::Empty | Atom::TransportFailure | Atom::Slow | Atom::Cancel => {}
+        Atom::Prose(_) | Atom::Empty | Atom::TransportFailure | Atom::Broke | Atom::Slow | Atom::Cancel => {}
     }
     reply
 }
