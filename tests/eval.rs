@@ -177,7 +177,9 @@ fn wrong_programs_fail_their_cases() {
             let mut before: BTreeMap<&str, usize> = BTreeMap::new();
             for call in &case.calls {
                 let earlier = before.entry(&call.method).or_default();
-                for answer in &call.wrong {
+                // With reuse, nobody asks for the programs of later calls.
+                let asked = *earlier == 0 || !case.options.contains_key("reuse");
+                for answer in call.wrong.iter().filter(|_| asked) {
                     tried += 1;
                     let texts = constant(answer);
                     let failure = run(&case, model(programs, Some((&call.method, *earlier, &texts))), language).failure;
@@ -197,4 +199,135 @@ fn wrong_programs_fail_their_cases() {
     }
     assert!(passed.is_empty(), "passed although wrong:\n{}", passed.join("\n"));
     assert!(tried > 300, "only {tried} wrong programs");
+}
+
+/// What the embedded library answers, by case, is written down: what it loses and what it gains are both seen.
+#[test]
+fn the_library_answers_what_it_is_known_to_answer() {
+    let settings = ModelSettings::default();
+    let library = resolve(&"library".into(), &settings).unwrap().provider;
+    let mut found = String::new();
+    for case in corpus() {
+        let passes = Language::ALL.map(|language| {
+            let runs = evaluation(library.clone(), language).run(std::slice::from_ref(&case), &|_, _| {}).unwrap();
+            runs[0][0].failure.is_none()
+        });
+        let languages: Vec<&str> = Language::ALL
+            .iter()
+            .zip(passes)
+            .filter(|(_, passes)| *passes)
+            .map(|(language, _)| language.as_str())
+            .collect();
+        if !languages.is_empty() {
+            found.push_str(&format!("{} {}\n", case.id, languages.join(" ")));
+        }
+    }
+    let path = checkout("tests/eval_library.txt");
+    if std::env::var_os("CADENZA_WRITE_EXPECTED").is_some() {
+        fs::write(&path, &found).unwrap();
+    }
+    assert_eq!(
+        found,
+        fs::read_to_string(&path).unwrap(),
+        "CADENZA_WRITE_EXPECTED=1 writes tests/eval_library.txt anew"
+    );
+}
+
+fn failing(class: ProviderErrorClass) -> Arc<dyn Provider> {
+    Arc::new(Scripted::respond(move |_| Err(ProviderError::new(class, "nobody there"))))
+}
+
+#[test]
+fn a_model_that_cannot_be_reached_is_no_failed_model() {
+    let cases = corpus();
+    let run =
+        |class, cases: &[Case]| evaluation(failing(class), Language::Lua).run(cases, &|_, _| {}).map(|runs| runs.len());
+    let unreachable = Err(Stopped::Unreachable("nobody there".to_owned()));
+    for class in [ProviderErrorClass::Auth, ProviderErrorClass::Network] {
+        assert_eq!(run(class, &cases), unreachable, "{class:?}");
+        assert_eq!(run(class, &cases[..1]), unreachable, "{class:?}, and a single case");
+    }
+    // A model that refuses requests is there.
+    assert_eq!(run(ProviderErrorClass::ModelError, &cases[..4]), Ok(4));
+}
+
+#[test]
+fn a_report_counts_runs_attempts_tokens_and_time() {
+    let cases = eval::only(corpus(), &["calculator.add".to_owned(), "text.explain".to_owned()]).unwrap();
+    assert_eq!(cases.len(), 2);
+    // The first answer for `add` is no program, the one for `explain` is wrong.
+    let model = Scripted::respond(|request| {
+        let text = match (&*request.method, request.attempt) {
+            ("add", 1) => "return return",
+            ("add", _) => "return args[1] + args[2]",
+            _ => "return 'because'",
+        };
+        let usage = cadenza_core::provider::Usage { input: 100, output: 10, ..Default::default() };
+        Ok(cadenza_core::provider::ModelReply { usage: Some(usage), ..cadenza_core::provider::ModelReply::text(text) })
+    });
+    let evaluation = Evaluation { repeat: 3, ..evaluation(Arc::new(model), Language::Lua) };
+    let heard = std::cell::Cell::new(0);
+    let runs = evaluation.run(&cases, &|_, run| heard.set(heard.get() + usize::from(run.is_some()))).unwrap();
+    assert_eq!(heard.get(), 6);
+    let report = Report::new("scripted", Language::Lua, &cases, runs);
+    assert!(!report.ok());
+    let total = report.total();
+    assert_eq!((total.runs, total.passed, total.first_attempt, total.attempts), (6, 3, 0, 9));
+    assert_eq!((total.tokens_in, total.tokens_out), (900, 90));
+    assert!(total.median_ms > 0.0 && total.p95_ms >= total.median_ms);
+    let groups = report.groups();
+    assert_eq!((groups["calculator"].passed, groups["text"].passed, groups.len()), (3, 0, 2));
+    let json: serde_json::Value = serde_json::from_str(&report.to_value().to_json()).unwrap();
+    assert_eq!(
+        (&json["version"], &json["cases"][0]["id"], &json["cases"][0]["passed"]),
+        (&1.into(), &"calculator.add".into(), &3.into())
+    );
+    assert!(json["cases"][1]["failure"].as_str().unwrap().starts_with("explain: expected text with /"));
+    let tokens = &json["prompt_tokens"];
+    assert_eq!(tokens["system"], 745);
+    assert!(tokens["total"].as_u64().unwrap() > 790 && tokens["arguments"].as_u64().unwrap() > 3, "{tokens}");
+}
+
+#[test]
+fn corpus_files_are_refused_with_their_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.yaml");
+    let call = |expect: &str| {
+        format!(
+            "version: 1\ngroup: a\ncases:\n- id: a.b\n  role: r\n  calls:\n  - {{ method: m, expect: {expect}, right: [1], wrong: [2] }}\n"
+        )
+    };
+    for (text, why) in [
+        ("version: 2\ngroup: a\ncases: []\n".to_owned(), "mine.yaml:1: version is"),
+        (
+            "version: 1\ngroup: a\ncases:\n- { id: b.c, role: r, calls: [] }\n".to_owned(),
+            "mine.yaml:4: the id `b.c` does not begin",
+        ),
+        (
+            "version: 1\ngroup: a\ncases:\n- { id: a.c, role: r, calls: [] }\n".to_owned(),
+            "mine.yaml:4: the case `a.c` has no calls",
+        ),
+        (
+            "version: 1\ngroup: a\ncases:\n- { id: a.c, role: r, options: { max_cals: 1 }, calls: [] }\n".to_owned(),
+            "did you mean \"max_calls\"?",
+        ),
+        (call("{ value: 1, approx: 1 }"), "mine.yaml:7: an expectation is one of: ok, value"),
+        (call("{ }"), "an expectation is one of"),
+        (call("{ within: 1 }"), "`within` goes with `approx`"),
+        (call("{ approx: 1, within: 0 }"), "`within` is a number above 0"),
+        (call("{ matches: \"(\" }"), "`matches`: regex parse error"),
+        (call("{ assert: { lua: \"true\" } }"), "an assert needs the field `rhai`"),
+        (call("{ ok: false }"), "`ok` is true or left out"),
+        (call("{ value: 1 }").replace(", wrong: [2]", ""), "needs an answer under `wrong`"),
+        (call("{ value: 1 }").replace("right: [1]", "rigth: [1]"), "a call has no field `rigth`"),
+    ] {
+        fs::write(&path, &text).unwrap();
+        let error = eval::cases(std::slice::from_ref(&path)).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}\n{text}");
+    }
+    fs::write(&path, call("{ value: 1 }")).unwrap();
+    let twice = eval::cases(&[path.clone(), path]).unwrap_err().to_string();
+    assert!(twice.contains("mine.yaml:4: the id `a.b` is there twice"), "{twice}");
+    let nothing = eval::only(corpus(), &["nothing".to_owned()]).unwrap_err().to_string();
+    assert!(nothing.contains("no case and no group is called \"nothing\"; groups are: calculator, csv, "), "{nothing}");
 }

@@ -35,13 +35,15 @@ pub struct Eval {
 impl Eval {
     pub(crate) fn run(self, context: &Context<'_>) -> Result<Exit, Failure> {
         if self.agents.store.is_some() {
-            return Err(Failure::usage("every case runs in memory; to look at its calls, write them down with --log PATH"));
+            return Err(Failure::usage(
+                "every case runs in memory; to look at its calls, write them down with --log PATH",
+            ));
         }
         let cases = eval::cases(&self.paths).and_then(|cases| eval::only(cases, &self.only)).map_err(Failure::usage)?;
         let config = self.agents.config()?;
         let mut options = config.options()?;
         let resolved = config.resolve_model()?;
-        (options.base_url, options.api_key, options.api_key_file, options.output) = (None, None, None, None);
+        (options.target, options.providers) = Default::default();
         if self.agents.log.is_none() {
             options.log = Some(LogOption::Off);
         }

@@ -57,6 +57,8 @@ pub struct Call {
     pub expect: Expect,
     /// Fewest calls that its program makes to other agents.
     pub delegates: usize,
+    /// Whether a program of an earlier call has to run again.
+    pub reused: bool,
     /// Answers that the checker takes.
     pub right: Vec<Answer>,
     /// Answers that the checker refuses.
@@ -132,6 +134,7 @@ impl Call {
                 None => 0,
                 Some(node) => usize::try_from(node.count("delegates")?).unwrap_or(usize::MAX),
             },
+            reused: fields.optional("reused").map_or(Ok(false), |node| node.truth("reused"))?,
             right: answers(&mut fields, "right", "right_errors")?,
             wrong: answers(&mut fields, "wrong", "wrong_errors")?,
         };
@@ -218,9 +221,7 @@ impl Expect {
         fields.finish()?;
         match <[Self; 1]>::try_from(found) {
             Ok([expect]) => Ok(expect),
-            Err(_) => {
-                Err(node.fault("an expectation is one of: ok, value, approx, set, matches, assert, error, any"))
-            }
+            Err(_) => Err(node.fault("an expectation is one of: ok, value, approx, set, matches, assert, error, any")),
         }
     }
 }

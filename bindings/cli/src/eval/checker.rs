@@ -89,10 +89,8 @@ impl Expect {
             (Self::Refusal, Answer::Error(name)) if is_the_programs_own(name) => return Ok(()),
             (Self::Refusal, _) => return refused("an error that the program chose".to_owned()),
             (Self::Any(expects), _) => {
-                let reasons: Result<Vec<String>, ()> = expects
-                    .iter()
-                    .map(|expect| expect.check(call, answer, language).err().ok_or(()))
-                    .collect();
+                let reasons: Result<Vec<String>, ()> =
+                    expects.iter().map(|expect| expect.check(call, answer, language).err().ok_or(())).collect();
                 return reasons.map_or(Ok(()), |reasons| Err(reasons.join("; or ")));
             }
             (_, Answer::Error(_)) => return refused("a value".to_owned()),
@@ -165,7 +163,9 @@ fn accepted(expression: &str, call: &Call, value: &Value, language: Language) ->
     let outcome = agent.call("check", given, Map::new()).map_err(|error| error.to_string())?;
     match (outcome.error(), outcome.value()) {
         (None, Value::Bool(true)) => Ok(()),
-        (None, other) => Err(format!("`{expression}` is {} for {}", other.to_json(), Answer::Value(value.clone()).described())),
+        (None, other) => {
+            Err(format!("`{expression}` is {} for {}", other.to_json(), Answer::Value(value.clone()).described()))
+        }
         (Some(error), _) => Err(format!("`{expression}` failed: {}", error.message)),
     }
 }

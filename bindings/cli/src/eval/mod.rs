@@ -25,18 +25,8 @@ macro_rules! corpus {
 }
 
 /// The corpus of this build: file names and texts.
-pub const CORPUS: [(&str, &str); 10] = corpus![
-    "calculator",
-    "csv",
-    "dates",
-    "delegation",
-    "follow_ups",
-    "lists",
-    "state",
-    "text",
-    "tools",
-    "units",
-];
+pub const CORPUS: [(&str, &str); 10] =
+    corpus!["calculator", "csv", "dates", "delegation", "follow_ups", "lists", "state", "text", "tools", "units",];
 
 /// The cases of these files and folders, or of the corpus that is built in when there are none. Ids are unique in all.
 pub fn cases(paths: &[PathBuf]) -> Result<Vec<Case>, CorpusError> {

@@ -5,12 +5,14 @@ use std::fmt::Write as _;
 
 use cadenza_core::printable::printable;
 use cadenza_core::program::Language;
+use cadenza_core::prompt::SECTIONS;
 use cadenza_core::value::{Map, Value};
 
 use super::runner::Run;
 use super::{Case, percentile};
 use crate::logfile::milliseconds;
 use crate::style::Style;
+use crate::tokens;
 
 /// Version of the published form.
 const VERSION: i64 = 1;
@@ -115,7 +117,8 @@ impl CaseResult {
 impl Report {
     /// Puts cases and their runs together.
     pub fn new(model: &str, language: Language, cases: &[Case], runs: Vec<Vec<Run>>) -> Self {
-        let result = |(case, runs): (&Case, Vec<Run>)| CaseResult { id: case.id.clone(), group: case.group.clone(), runs };
+        let result =
+            |(case, runs): (&Case, Vec<Run>)| CaseResult { id: case.id.clone(), group: case.group.clone(), runs };
         Self { model: model.to_owned(), language, cases: cases.iter().zip(runs).map(result).collect() }
     }
 
@@ -132,32 +135,29 @@ impl Report {
     /// The scores of the groups, by name.
     pub fn groups(&self) -> BTreeMap<&str, Score> {
         let names: Vec<&str> = self.cases.iter().map(|case| case.group.as_str()).collect();
-        let of = |group: &str| {
-            Score::of(self.cases.iter().filter(|case| case.group == group).flat_map(|case| &case.runs))
-        };
+        let of =
+            |group: &str| Score::of(self.cases.iter().filter(|case| case.group == group).flat_map(|case| &case.runs));
         names.into_iter().map(|group| (group, of(group))).collect()
     }
 
-    /// Median tokens of each section of the prompts, of those in which it stands, and how many those are. Empty in a build
+    /// Median tokens of each section of the prompts in which it stands, and of whole prompts as `total`. Empty in a build
     /// without `tokens`.
-    pub fn sections(&self) -> Vec<(&'static str, u64, usize)> {
-        let mut counts: Vec<(&'static str, Vec<f64>)> = Vec::new();
-        for run in self.cases.iter().flat_map(|case| &case.runs) {
-            for section in run.sections().flatten() {
-                let Some(tokens) = crate::tokens::count(section.text) else { return Vec::new() };
-                match counts.iter_mut().find(|(name, _)| *name == section.name) {
-                    Some((_, list)) => list.push(tokens as f64),
-                    None => counts.push((section.name, vec![tokens as f64])),
-                }
+    pub fn sections(&self) -> Vec<(&'static str, u64)> {
+        let mut counts: Vec<(&'static str, Vec<f64>)> =
+            SECTIONS.into_iter().chain(["total"]).map(|name| (name, Vec::new())).collect();
+        for (system, user) in self.cases.iter().flat_map(|case| &case.runs).flat_map(|run| &run.prompts) {
+            let found = tokens::of_prompt(system, user);
+            let total = found.iter().map(|(_, tokens)| tokens).sum();
+            for (name, tokens) in found.into_iter().chain([("total", total)]).filter(|(_, tokens)| *tokens > 0) {
+                counts.iter_mut().filter(|(known, _)| *known == name).for_each(|(_, list)| list.push(tokens as f64));
             }
         }
-        counts
-            .into_iter()
-            .map(|(name, mut list)| {
-                list.sort_by(f64::total_cmp);
-                (name, percentile(&list, 0.5) as u64, list.len())
-            })
-            .collect()
+        counts.retain(|(_, list)| !list.is_empty());
+        let median = |(name, mut list): (&'static str, Vec<f64>)| {
+            list.sort_by(f64::total_cmp);
+            (name, percentile(&list, 0.5) as u64)
+        };
+        counts.into_iter().map(median).collect()
     }
 
     /// The published form.
@@ -172,7 +172,7 @@ impl Report {
             Value::Map(map)
         });
         let groups = self.groups().into_iter().map(|(name, score)| (name.to_owned(), Value::Map(score.to_map())));
-        let sections = self.sections().into_iter().map(|(name, tokens, _)| (name.to_owned(), Value::Int(tokens as i64)));
+        let sections = self.sections().into_iter().map(|(name, tokens)| (name.to_owned(), Value::Int(tokens as i64)));
         Value::Map(Map::from([
             ("version".to_owned(), Value::Int(VERSION)),
             ("model".to_owned(), self.model.as_str().into()),
@@ -204,7 +204,7 @@ impl Report {
         let mut text = table(&rows, style);
         let sections = self.sections();
         if !sections.is_empty() {
-            let list: Vec<String> = sections.iter().map(|(name, tokens, _)| format!("{name} {tokens}")).collect();
+            let list: Vec<String> = sections.iter().map(|(name, tokens)| format!("{name} {tokens}")).collect();
             let line = format!("prompt tokens by section, median, an estimate with o200k_base: {}", list.join(", "));
             let _ = writeln!(text, "\n{}", style.faint(&line));
         }
@@ -215,10 +215,7 @@ impl Report {
             }
         }
         let total = self.total();
-        let counts = format!(
-            "{} of {} passed, {} at the first attempt",
-            total.passed, total.runs, total.first_attempt
-        );
+        let counts = format!("{} of {} passed, {} at the first attempt", total.passed, total.runs, total.first_attempt);
         let counts = if self.ok() { style.good(&counts) } else { style.bad(&counts) };
         let _ = writeln!(text, "{counts} ({}, programs in {})", printable(&self.model), self.language);
         text

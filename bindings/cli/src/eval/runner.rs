@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use cadenza_core::agent::Agent;
 use cadenza_core::cancel::CancelToken;
 use cadenza_core::log::record::CallRecord;
+use cadenza_core::outcome::ProgramSource;
 use cadenza_core::program::Language;
-use cadenza_core::prompt::{self, Section};
 use cadenza_core::provider::{ModelSpec, Provider};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::{Options, Reuse, StoreOption};
@@ -76,13 +76,6 @@ pub enum Stopped {
 /// What is told while cases run.
 pub type Progress<'a> = &'a dyn Fn(&Case, Option<&Run>);
 
-impl Run {
-    /// The sections of its prompts.
-    pub fn sections(&self) -> impl Iterator<Item = Vec<Section<'_>>> {
-        self.prompts.iter().map(|(system, user)| prompt::sections(system, user))
-    }
-}
-
 impl Evaluation {
     /// Runs every case as often as asked, in order; the runs of each case. `progress` hears before and after each run.
     pub fn run(&self, cases: &[Case], progress: Progress<'_>) -> Result<Vec<Vec<Run>>, Stopped> {
@@ -143,7 +136,7 @@ impl Evaluation {
             }
         }
         let records = runtime.calls();
-        run.first_attempt = records.iter().all(|record| record.attempt_failures.is_empty());
+        run.first_attempt = records.iter().all(|record| record.metadata.attempts <= 1);
         for record in records {
             run.attempts += record.metadata.attempts;
             run.tokens_in += record.tokens_in;
@@ -183,11 +176,17 @@ impl Evaluation {
         if checked.is_err() {
             run.unreachable = made.find_map(|record| unreachable(record));
         }
+        let reused = outcome.metadata.as_ref().is_some_and(|metadata| metadata.source == ProgramSource::Reused);
         Ok(checked.and_then(|()| {
-            if nested >= call.delegates {
-                return Ok(());
+            if nested < call.delegates {
+                return Err(format!("expected {} call(s) to other agents, got {nested}", call.delegates));
             }
-            Err(format!("expected {} call(s) to other agents, got {nested}", call.delegates))
+            if call.reused && !reused {
+                return Err(
+                    "expected an earlier program to run again, got one that was written for this call".to_owned()
+                );
+            }
+            Ok(())
         }))
     }
 }
