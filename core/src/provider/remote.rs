@@ -217,6 +217,10 @@ impl Provider for Remote {
         &self.settings.name
     }
 
+    fn profile(&self) -> &str {
+        self.wire.output.profile()
+    }
+
     fn fingerprint(&self) -> &str {
         &self.fingerprint
     }

@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::absent::Absent;
+use super::cassette::Cassette;
 use super::library::{Library, nearest};
-use super::replay::{Recorded, Replay};
+use super::replay::{Decided, Replay};
 use super::target::TargetOptions;
 use super::targets::Targets;
 use super::{Provider, Secret};
@@ -51,7 +53,7 @@ impl From<Arc<dyn Provider>> for ModelSpec {
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Looks up the recorded calls of a flow, by the id of one of them.
-pub type RecordedCalls<'a> = &'a dyn Fn(&str) -> Result<Vec<Recorded>, String>;
+pub type DecidedCalls<'a> = &'a dyn Fn(&str) -> Result<Vec<Decided>, String>;
 
 /// What goes with the model: the other options that a provider needs.
 #[derive(Clone, Default)]
@@ -67,7 +69,7 @@ pub struct ModelSettings<'a> {
     /// No model is ever asked (`reuse = "locked"`): then one without its key will do.
     pub nobody_asks: bool,
     /// What `replay:ID` plays; `None` where nothing is recorded.
-    pub recorded: Option<RecordedCalls<'a>>,
+    pub recorded: Option<DecidedCalls<'a>>,
 }
 
 impl fmt::Debug for ModelSettings<'_> {
@@ -146,8 +148,18 @@ const KEYS: [(&str, Kind); 3] =
     [("ANTHROPIC_API_KEY", Kind::Anthropic), ("OPENAI_API_KEY", Kind::OpenAi), ("GEMINI_API_KEY", Kind::Gemini)];
 
 /// The names that may stand before the colon.
-pub const PROVIDERS: [&str; 9] =
-    ["openai", "openai-responses", "openai-compatible", "anthropic", "gemini", "ollama", "library", "llama", "replay"];
+pub const PROVIDERS: [&str; 10] = [
+    "openai",
+    "openai-responses",
+    "openai-compatible",
+    "anthropic",
+    "gemini",
+    "ollama",
+    "library",
+    "llama",
+    "replay",
+    "cassette",
+];
 
 /// A provider by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +173,7 @@ enum Kind {
     Library,
     Llama,
     Replay,
+    Cassette,
 }
 
 impl Kind {
@@ -174,6 +187,7 @@ impl Kind {
         Self::Library,
         Self::Llama,
         Self::Replay,
+        Self::Cassette,
     ];
 
     fn as_str(self) -> &'static str {
@@ -195,14 +209,15 @@ impl Kind {
             | Self::Library
             | Self::Ollama
             | Self::Llama
-            | Self::Replay => None,
+            | Self::Replay
+            | Self::Cassette => None,
         }
     }
 
     /// Whether this build can reach it.
     fn works(self) -> bool {
         match self {
-            Self::Library | Self::Replay => true,
+            Self::Library | Self::Replay | Self::Cassette => true,
             Self::OpenAi
             | Self::OpenAiResponses
             | Self::OpenAiCompatible
@@ -225,7 +240,9 @@ impl Kind {
             Self::Anthropic => Vendor::Anthropic,
             Self::Gemini => Vendor::Gemini,
             Self::Ollama => Vendor::Ollama,
-            Self::OpenAiCompatible | Self::Library | Self::Llama | Self::Replay => Vendor::OpenAiCompatible,
+            Self::OpenAiCompatible | Self::Library | Self::Llama | Self::Replay | Self::Cassette => {
+                Vendor::OpenAiCompatible
+            }
         }
     }
 
@@ -236,7 +253,7 @@ impl Kind {
             Self::Anthropic => &["ANTHROPIC_API_KEY"],
             Self::Gemini => &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
             Self::Ollama => &["OLLAMA_API_KEY"],
-            Self::Library | Self::Llama | Self::Replay => &[],
+            Self::Library | Self::Llama | Self::Replay | Self::Cassette => &[],
         }
     }
 
@@ -251,7 +268,8 @@ impl Kind {
             | Self::OpenAiCompatible
             | Self::Library
             | Self::Llama
-            | Self::Replay => "OPENAI_BASE_URL",
+            | Self::Replay
+            | Self::Cassette => "OPENAI_BASE_URL",
         }
     }
 
@@ -259,7 +277,9 @@ impl Kind {
     fn needs_key(self) -> bool {
         match self {
             Self::OpenAi | Self::OpenAiResponses | Self::Anthropic | Self::Gemini => true,
-            Self::OpenAiCompatible | Self::Ollama | Self::Library | Self::Llama | Self::Replay => false,
+            Self::OpenAiCompatible | Self::Ollama | Self::Library | Self::Llama | Self::Replay | Self::Cassette => {
+                false
+            }
         }
     }
 
@@ -385,6 +405,10 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
             let calls = settings.recorded.map_or_else(|| Err(why()), |recorded| recorded(model));
             let calls = calls.map_err(|why| ResolveProblem::Settings { why: format!("`{}`: {why}", short(name)) })?;
             Ok(Replay::new(format!("replay:{model}"), calls))
+        }
+        Kind::Cassette if model.is_empty() => Err(ResolveProblem::NoModelName { provider: kind.as_str() }),
+        Kind::Cassette => {
+            Cassette::replay(Path::new(model)).map_err(|error| ResolveProblem::Settings { why: error.to_string() })
         }
         Kind::Llama => Err(ResolveProblem::NotBuilt { provider: kind.as_str(), feature: "llama" }),
     }
