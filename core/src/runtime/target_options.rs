@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::options::{OptionError, invalid, nearest, one_of, text, whole};
+use crate::provider::secret::keeps_keys;
 use crate::provider::target::{DEFAULT_THINKING_TOKENS, Field, TargetOptions};
 use crate::provider::{ModelSpec, Output, Secret};
 use crate::value::{Map, Value};
@@ -156,9 +157,7 @@ fn headers(value: &Value) -> Result<BTreeMap<String, Option<Secret>>, OptionErro
 
 /// What may be a key is looked for in everything that is written; what says who asks is an ordinary word.
 fn header_text(name: &str, text: &str) -> Option<Secret> {
-    let name = name.to_ascii_lowercase();
-    let keeps_keys = ["auth", "key", "token", "secret", "cookie"].iter().any(|word| name.contains(word));
-    if keeps_keys { Secret::new(text) } else { Secret::unlisted(text) }
+    if keeps_keys(name) { Secret::new(text) } else { Secret::unlisted(text) }
 }
 
 fn flag(name: &'static str, value: &Value) -> Result<bool, OptionError> {
