@@ -9,10 +9,11 @@ export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= never
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The fast linker for the many test programs, where there is one. Not for what is installed: that is built with the same
-# flags as by a plain `pip install .`, so that each finds the other's work done.
+# flags as by a plain `pip install .`, so that each finds the other's work done. Tests of the Python package are tests: they
+# take the debug build, which is there minutes earlier.
 ifneq ($(shell command -v mold 2>/dev/null),)
-test-rust lint: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
-test-rust lint: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
+test-rust test-python lint: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
+test-rust test-python lint: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
 endif
 
 VENV := .venv
@@ -48,7 +49,7 @@ test-rust:
 	cargo check -p cadenza-core --no-default-features
 
 test-python:
-	$(PY) -m maturin develop --quiet
+	$(PY) -m maturin develop --quiet --profile dev
 	$(PY) -m mypy --strict bindings/python/cadenza tests/python/typing_user.py
 	$(PY) -m mypy.stubtest cadenza --allowlist tests/python/stubtest-allow.txt
 	@# The tests' own model server was built with the Rust tests; alone, its test builds it.
