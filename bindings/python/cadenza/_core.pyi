@@ -37,6 +37,10 @@ class _Options(TypedDict, total=False):
     api_key: str | None
     api_key_file: Any
     output: Literal["tool", "json_schema", "text"]
+    context_size: int
+    threads: int
+    gpu_layers: int
+    seed: int
     language: Literal["lua", "rhai"]
     log: Any
     logging: bool

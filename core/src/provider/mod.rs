@@ -22,6 +22,8 @@ mod classify;
 #[cfg(feature = "http")]
 mod http;
 pub mod library;
+#[cfg(feature = "llama")]
+pub mod llama;
 #[cfg(feature = "http")]
 pub mod openai;
 pub mod replay;
@@ -33,7 +35,7 @@ pub(crate) mod wait;
 
 pub use wait::bounded;
 
-pub use resolve::{ModelSettings, ModelSpec, Origin, ResolveError, Resolved, resolve};
+pub use resolve::{LocalModel, ModelSettings, ModelSpec, Origin, ResolveError, Resolved, resolve};
 pub use scripted::Scripted;
 pub use secret::Secret;
 

@@ -56,6 +56,8 @@ pub struct ModelSettings<'a> {
     pub api_key_file: Option<PathBuf>,
     /// Option `output`.
     pub output: Output,
+    /// Options `context_size`, `threads`, `gpu_layers` and `seed`: how a local model is loaded and asked.
+    pub local: LocalModel,
     /// The model of the configuration file.
     pub configured: Option<ModelSpec>,
     /// An environment variable by name; `None` here is an empty environment.
@@ -66,6 +68,19 @@ pub struct ModelSettings<'a> {
     pub recorded: Option<RecordedCalls<'a>>,
 }
 
+/// What a local model is told beside its file; `None` leaves it to the model and the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LocalModel {
+    /// Tokens that prompt and reply may have together.
+    pub context_size: Option<u32>,
+    /// Threads that compute.
+    pub threads: Option<u32>,
+    /// Layers that a GPU holds.
+    pub gpu_layers: Option<u32>,
+    /// Begins the random numbers, where tokens are drawn at all.
+    pub seed: Option<u64>,
+}
+
 impl fmt::Debug for ModelSettings<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
@@ -74,6 +89,7 @@ impl fmt::Debug for ModelSettings<'_> {
             .field("api_key", &self.api_key)
             .field("api_key_file", &self.api_key_file)
             .field("output", &self.output)
+            .field("local", &self.local)
             .field("configured", &self.configured)
             .finish_non_exhaustive()
     }
@@ -173,7 +189,8 @@ impl Kind {
         match self {
             Self::Library | Self::Replay => true,
             Self::OpenAi | Self::OpenAiCompatible => cfg!(feature = "http"),
-            Self::Anthropic | Self::Gemini | Self::Ollama | Self::Llama => false,
+            Self::Llama => cfg!(feature = "llama"),
+            Self::Anthropic | Self::Gemini | Self::Ollama => false,
         }
     }
 }
@@ -192,7 +209,10 @@ pub fn resolve(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Resolve
     let (spec, origin) = choose(spec, settings, &mut notes);
     match one(&spec, settings) {
         Ok(provider) => Ok(Resolved { provider, origin, notes }),
-        Err(problem @ (ResolveProblem::NoKey { .. } | ResolveProblem::KeyFile { .. })) if settings.nobody_asks => {
+        Err(
+            problem
+            @ (ResolveProblem::NoKey { .. } | ResolveProblem::KeyFile { .. } | ResolveProblem::ModelFile { .. }),
+        ) if settings.nobody_asks => {
             let name = match &spec {
                 ModelSpec::Name(name) => short(name),
                 ModelSpec::Targets(_) | ModelSpec::Provider(_) | ModelSpec::Default => "none".to_owned(),
@@ -262,7 +282,7 @@ fn named(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, 
         Kind::Library if model.is_empty() => Ok(Library::embedded()),
         Kind::Library => Err(ResolveProblem::LibraryHasNoModels { name: short(name) }),
         Kind::OpenAi | Kind::OpenAiCompatible if !kind.works() => {
-            Err(ResolveProblem::NotBuilt { provider: kind.as_str() })
+            Err(ResolveProblem::NotBuilt { provider: kind.as_str(), feature: "http" })
         }
         Kind::OpenAi | Kind::OpenAiCompatible if model.is_empty() => {
             Err(ResolveProblem::NoModelName { provider: kind.as_str() })
@@ -275,9 +295,9 @@ fn named(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, 
             let calls = calls.map_err(|why| ResolveProblem::Settings { why: format!("`{}`: {why}", short(name)) })?;
             Ok(Replay::new(format!("replay:{model}"), calls))
         }
-        Kind::Anthropic | Kind::Gemini | Kind::Ollama | Kind::Llama => {
-            Err(ResolveProblem::Later { provider: kind.as_str() })
-        }
+        Kind::Llama if model.is_empty() => Err(ResolveProblem::NoModelFile),
+        Kind::Llama => llama(model, settings),
+        Kind::Anthropic | Kind::Gemini | Kind::Ollama => Err(ResolveProblem::Later { provider: kind.as_str() }),
     }
 }
 
@@ -327,7 +347,35 @@ fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<d
 
 #[cfg(not(feature = "http"))]
 fn openai(kind: Kind, _model: &str, _settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
-    Err(ResolveProblem::NotBuilt { provider: kind.as_str() })
+    Err(ResolveProblem::NotBuilt { provider: kind.as_str(), feature: "http" })
+}
+
+/// A local model. Loads it: what is wrong with the file is said here, not by the first call.
+#[cfg(feature = "llama")]
+fn llama(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    use super::llama::{Llama, LlamaSettings};
+
+    let home = || dirs::home_dir().map(|home| home.join(name.trim_start_matches("~/")));
+    let path = if name.starts_with("~/") { home().unwrap_or_else(|| name.into()) } else { PathBuf::from(name) };
+    let LocalModel { context_size, threads, gpu_layers, seed } = settings.local;
+    let given = LlamaSettings {
+        name: format!("llama:{name}"),
+        context_size,
+        threads,
+        gpu_layers,
+        seed: seed.unwrap_or(0),
+        output: settings.output,
+        ..LlamaSettings::of(path)
+    };
+    match Llama::new(given) {
+        Ok(provider) => Ok(Arc::new(provider)),
+        Err(error) => Err(ResolveProblem::ModelFile { why: error.to_string() }),
+    }
+}
+
+#[cfg(not(feature = "llama"))]
+fn llama(_name: &str, _settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    Err(ResolveProblem::NotBuilt { provider: Kind::Llama.as_str(), feature: "llama" })
 }
 
 /// The key: the option, the file, then the environment.
@@ -396,6 +444,8 @@ impl ResolveError {
             | ResolveProblem::Later { .. }
             | ResolveProblem::NotBuilt { .. }
             | ResolveProblem::NoModelName { .. }
+            | ResolveProblem::NoModelFile
+            | ResolveProblem::ModelFile { .. }
             | ResolveProblem::LibraryHasNoModels { .. }
             | ResolveProblem::NoBaseUrl
             | ResolveProblem::NoKey { .. }
@@ -437,16 +487,27 @@ pub enum ResolveProblem {
         provider: &'static str,
     },
     /// Left out of this build.
-    #[error("`{provider}` is not in this build; build with the feature `http`")]
+    #[error("`{provider}` is not in this build; build with the feature `{feature}`")]
     NotBuilt {
         /// The provider.
         provider: &'static str,
+        /// What to build with.
+        feature: &'static str,
     },
     /// A provider without a model.
     #[error("`{provider}` needs a model's name: `{provider}:NAME`")]
     NoModelName {
         /// The provider.
         provider: &'static str,
+    },
+    /// A local model without its file.
+    #[error("`llama` needs a model's file: `llama:/path/to/model.gguf`")]
+    NoModelFile,
+    /// A file that is no model.
+    #[error("{why}")]
+    ModelFile {
+        /// Which, and what is wrong.
+        why: String,
     },
     /// The library with a model.
     #[error("`{name}`: the library has no models; write `library`")]

@@ -12,7 +12,7 @@ use crate::ids::CallId;
 use crate::log::record::CallRecord;
 use crate::program::registry::Registry;
 use crate::program::{Executor, Isolation, Language};
-use crate::provider::ModelSpec;
+use crate::provider::{LocalModel, ModelSpec};
 use crate::store::Store;
 use crate::value::Map;
 
@@ -84,6 +84,7 @@ impl RuntimeBuilder {
         }
         let settings = Settings::new(settings::resolve_model(&model, &options, None)?.provider);
         (options.base_url, options.api_key, options.api_key_file, options.output) = (None, None, None, None);
+        options.local = LocalModel::default();
         Ok(Runtime(Arc::new(Inner {
             name: self.name.unwrap_or("cadenza-rust"),
             settings: Arc::new(settings.with(options)?),

@@ -12,7 +12,7 @@ use crate::contract::delegation::{self, ContractFieldError, ContractSource, Dele
 use crate::log::LogSink;
 use crate::outcome::Durability;
 use crate::program::{Isolation, Language};
-use crate::provider::{ModelSpec, Output, Secret};
+use crate::provider::{LocalModel, ModelSpec, Output, Secret};
 use crate::store::Store;
 use crate::tools::Tool;
 use crate::value::{Map, Value};
@@ -82,6 +82,8 @@ pub struct Options {
     pub api_key_file: Option<PathBuf>,
     /// `output`: how a provider asks for a program.
     pub output: Option<Output>,
+    /// `context_size`, `threads`, `gpu_layers`, `seed`: how a local model is loaded and asked.
+    pub local: LocalModel,
     /// `language`.
     pub language: Option<Language>,
     /// `log`.
@@ -167,12 +169,16 @@ impl From<ContractFieldError> for OptionError {
 }
 
 /// Every option name, for suggestions, completion and documentation.
-pub const NAMES: [&str; 32] = [
+pub const NAMES: [&str; 36] = [
     "model",
     "base_url",
     "api_key",
     "api_key_file",
     "output",
+    "context_size",
+    "threads",
+    "gpu_layers",
+    "seed",
     "language",
     "log",
     "logging",
@@ -211,6 +217,7 @@ impl Options {
             api_key,
             api_key_file,
             output,
+            local,
             language,
             log,
             debug,
@@ -239,6 +246,7 @@ impl Options {
             && api_key.is_none()
             && api_key_file.is_none()
             && output.is_none()
+            && *local == LocalModel::default()
             && language.is_none()
             && log.is_none()
             && debug.is_none()
@@ -315,6 +323,10 @@ impl Options {
             "output" => {
                 self.output = Some(one_of("output", value, &Output::ALL.map(|output| (output.as_str(), output)))?);
             }
+            "context_size" => self.local.context_size = Some(whole("context_size", value, 1, 1 << 24)?),
+            "threads" => self.local.threads = Some(whole("threads", value, 1, 1024)?),
+            "gpu_layers" => self.local.gpu_layers = Some(whole("gpu_layers", value, 0, 9999)?),
+            "seed" => self.local.seed = Some(whole("seed", value, 0, i64::MAX)?),
             "language" => {
                 self.language = Some(one_of("language", value, &[("lua", Language::Lua), ("rhai", Language::Rhai)])?);
             }

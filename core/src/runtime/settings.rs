@@ -247,6 +247,10 @@ fn resolve(options: &Options, store: Option<&Arc<dyn Store>>) -> Result<Option<A
             ("api_key", options.api_key.is_some()),
             ("api_key_file", options.api_key_file.is_some()),
             ("output", options.output.is_some()),
+            ("context_size", options.local.context_size.is_some()),
+            ("threads", options.local.threads.is_some()),
+            ("gpu_layers", options.local.gpu_layers.is_some()),
+            ("seed", options.local.seed.is_some()),
         ];
         return match companions.into_iter().find(|(_, given)| *given) {
             Some((name, _)) => {
@@ -281,6 +285,7 @@ pub(crate) fn resolve_model(
         api_key: options.api_key.clone(),
         api_key_file: options.api_key_file.clone(),
         output: options.output.unwrap_or_default(),
+        local: options.local,
         configured: None,
         environment: Some(&environment),
         nobody_asks: options.reuse == Some(Reuse::Locked),

@@ -1,0 +1,309 @@
+//! The token gate: which tokens may come next, so that what has come can still become a whole reply in what is left.
+//!
+//! A token is allowed when its bytes stay within the grammar and when the shortest way from there to an end takes no more
+//! tokens than remain. Both hold from the first token on, so a reply that is no reply cannot be written: at the limit of
+//! the output the only tokens left are those that complete it. This module never asks a model.
+
+use std::sync::Arc;
+
+use super::grammar::{Grammar, StateId};
+
+/// A token's number in its model's vocabulary.
+pub type TokenId = u32;
+
+/// The bytes of every token that stands for text, as a tree of common beginnings.
+#[derive(Debug)]
+pub struct Vocabulary {
+    pieces: Vec<Box<[u8]>>,
+    /// The tree, each node before its children.
+    nodes: Vec<Node>,
+    /// Tokens in the order of their bytes; a node's own tokens stand side by side.
+    sorted: Vec<TokenId>,
+    deepest: usize,
+    ends: Vec<TokenId>,
+}
+
+#[derive(Debug)]
+struct Node {
+    byte: u8,
+    /// Bytes before this one.
+    depth: u16,
+    /// The first node behind this one and everything below it.
+    behind: u32,
+    /// Its own tokens, in `sorted`.
+    tokens: (u32, u32),
+}
+
+/// Bytes of a token that are looked at. Longer ones are runs of spaces or the like; none is needed.
+const LONGEST: usize = 256;
+
+impl Vocabulary {
+    /// `pieces[id]` holds the bytes of a token, none for those that stand for no text; `ends` are those that end a reply.
+    pub fn new(pieces: Vec<Box<[u8]>>, ends: Vec<TokenId>) -> Self {
+        let texts = |id: TokenId| &*pieces[id as usize];
+        let mut sorted: Vec<TokenId> = (0..pieces.len() as TokenId)
+            .filter(|id| !texts(*id).is_empty() && texts(*id).len() <= LONGEST && !ends.contains(id))
+            .collect();
+        sorted.sort_by_key(|id| (texts(*id), *id));
+        let mut nodes: Vec<Node> = Vec::new();
+        let mut path: Vec<usize> = Vec::new();
+        let mut before: &[u8] = &[];
+        for (index, id) in sorted.iter().enumerate() {
+            let (index, bytes) = (index as u32, texts(*id));
+            let common = before.iter().zip(bytes).take_while(|(one, other)| one == other).count();
+            while path.len() > common {
+                close(&mut nodes, &mut path);
+            }
+            for (depth, byte) in bytes.iter().enumerate().skip(common) {
+                path.push(nodes.len());
+                nodes.push(Node { byte: *byte, depth: depth as u16, behind: 0, tokens: (index, index) });
+            }
+            // A token has at least one byte, so the path is not empty.
+            if let Some(own) = path.last() {
+                nodes[*own].tokens.1 = index + 1;
+            }
+            before = bytes;
+        }
+        while !path.is_empty() {
+            close(&mut nodes, &mut path);
+        }
+        let deepest = sorted.iter().map(|id| texts(*id).len()).max().unwrap_or(0);
+        Self { nodes, sorted, deepest, ends, pieces }
+    }
+
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// The bytes of a token; none for a token that stands for no text.
+    pub fn piece(&self, token: TokenId) -> &[u8] {
+        &self.pieces[token as usize]
+    }
+
+    /// Whether the model says with this token that it is done.
+    pub fn is_end(&self, token: TokenId) -> bool {
+        self.ends.contains(&token)
+    }
+
+    /// Every token that the grammar allows behind this state, and the state behind it.
+    fn followers(&self, grammar: &Grammar, state: StateId, mut found: impl FnMut(TokenId, StateId)) {
+        let mut states = vec![state; self.deepest + 1];
+        let mut at = 0;
+        while let Some(node) = self.nodes.get(at) {
+            let depth = usize::from(node.depth);
+            match grammar.step(states[depth], node.byte) {
+                None => at = node.behind as usize,
+                Some(next) => {
+                    states[depth + 1] = next;
+                    for token in &self.sorted[node.tokens.0 as usize..node.tokens.1 as usize] {
+                        found(*token, next);
+                    }
+                    at += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Everything below the last node of the path is there.
+fn close(nodes: &mut [Node], path: &mut Vec<usize>) {
+    if let Some(own) = path.pop() {
+        nodes[own].behind = nodes.len() as u32;
+    }
+}
+
+/// A grammar as a vocabulary can write it.
+#[derive(Debug)]
+pub struct Gate {
+    grammar: Grammar,
+    vocabulary: Arc<Vocabulary>,
+    /// What every reply begins with, and the state behind it.
+    opening: (Vec<u8>, StateId),
+    /// Per state that tokens lead to: the tokens that are allowed there.
+    allowed: Vec<Option<Mask>>,
+    /// Per state: the fewest tokens to an end. [`NEVER`] where this vocabulary knows no way.
+    left: Vec<u32>,
+    /// The largest of them that is reached.
+    most_left: u32,
+}
+
+const NEVER: u32 = u32::MAX;
+
+/// One bit per token.
+#[derive(Debug)]
+struct Mask(Vec<u64>);
+
+impl Mask {
+    fn get(&self, token: TokenId) -> bool {
+        self.0[token as usize / 64] >> (token % 64) & 1 == 1
+    }
+
+    fn set(&mut self, token: TokenId, to: bool) {
+        self.0[token as usize / 64] |= u64::from(to) << (token % 64);
+    }
+}
+
+impl Gate {
+    /// Looks at every state once: some milliseconds for a vocabulary of 128,000 tokens.
+    pub fn new(grammar: Grammar, vocabulary: Arc<Vocabulary>) -> Result<Self, CannotWrite> {
+        let opening = grammar.forced_start();
+        let mut allowed: Vec<Option<Mask>> = (0..grammar.len()).map(|_| None).collect();
+        let mut before: Vec<Vec<StateId>> = vec![Vec::new(); grammar.len()];
+        let mut open = vec![opening.1];
+        let mut ends = Vec::new();
+        while let Some(state) = open.pop() {
+            if allowed[state as usize].is_some() {
+                continue;
+            }
+            let mut mask = Mask(vec![0; vocabulary.len().div_ceil(64)]);
+            let mut next_states = vec![false; grammar.len()];
+            if grammar.rest(state).is_none() {
+                vocabulary.followers(&grammar, state, |token, next| {
+                    mask.set(token, true);
+                    next_states[next as usize] = true;
+                });
+            }
+            if grammar.accepts(state) {
+                vocabulary.ends.iter().for_each(|token| mask.set(*token, true));
+            }
+            if grammar.rest(state).is_some() || grammar.accepts(state) {
+                ends.push(state);
+            }
+            allowed[state as usize] = Some(mask);
+            for next in (0..).zip(next_states).filter(|(_, is_next)| *is_next).map(|(next, _)| next) {
+                before[next as usize].push(state);
+                open.push(next);
+            }
+        }
+        let mut left = vec![NEVER; grammar.len()];
+        let mut distance = 0;
+        while !ends.is_empty() {
+            ends.retain(|state| left[*state as usize] == NEVER);
+            ends.iter().for_each(|state| left[*state as usize] = distance);
+            ends = ends.iter().flat_map(|state| before[*state as usize].iter().copied()).collect();
+            distance += 1;
+        }
+        if left[opening.1 as usize] == NEVER {
+            return Err(CannotWrite);
+        }
+        // A token that leads where this vocabulary cannot go on is not allowed.
+        for (lost, _) in left.iter().enumerate().filter(|(_, left)| **left == NEVER) {
+            for state in &before[lost] {
+                let mut mask = Mask(vec![0; vocabulary.len().div_ceil(64)]);
+                vocabulary.followers(&grammar, *state, |token, next| mask.set(token, left[next as usize] != NEVER));
+                if grammar.accepts(*state) {
+                    vocabulary.ends.iter().for_each(|token| mask.set(*token, true));
+                }
+                allowed[*state as usize] = Some(mask);
+            }
+        }
+        let most_left = left.iter().copied().filter(|left| *left != NEVER).max().unwrap_or(0);
+        Ok(Self { grammar, vocabulary, opening, allowed, left, most_left })
+    }
+
+    /// What every reply begins with: it needs no model.
+    pub fn opening(&self) -> &[u8] {
+        &self.opening.0
+    }
+
+    /// The state behind the opening.
+    pub fn start(&self) -> StateId {
+        self.opening.1
+    }
+
+    /// The fewest tokens that complete a reply from here.
+    pub fn left(&self, state: StateId) -> u32 {
+        self.left[state as usize]
+    }
+
+    /// What completes the reply, when there is only one way: empty when it is complete and nothing may follow.
+    pub fn rest(&self, state: StateId) -> Option<&[u8]> {
+        self.grammar.rest(state)
+    }
+
+    /// Whether a reply may end here.
+    pub fn accepts(&self, state: StateId) -> bool {
+        self.grammar.accepts(state)
+    }
+
+    /// The state behind this token when it is allowed, with so many tokens to come after it. An end keeps its state.
+    pub fn after(&self, state: StateId, token: TokenId, remaining: u32) -> Option<StateId> {
+        if !self.allowed[state as usize].as_ref().is_some_and(|mask| mask.get(token)) {
+            return None;
+        }
+        if self.vocabulary.is_end(token) {
+            return Some(state);
+        }
+        self.grammar.walk(state, self.vocabulary.piece(token)).filter(|next| self.left(*next) <= remaining)
+    }
+
+    /// The most likely token that is allowed, and the state behind it. Of equals, the first.
+    ///
+    /// `None` only when no token is allowed, which cannot be while `left(state) <= remaining + 1`.
+    pub fn likeliest(&self, logits: &[f32], state: StateId, remaining: u32) -> Option<(TokenId, StateId)> {
+        // Mostly the likeliest of all is allowed.
+        let best = argmax(logits, |_| true)?;
+        if let Some(next) = self.after(state, best, remaining) {
+            return Some((best, next));
+        }
+        let best = argmax(logits, |token| self.allows(state, token, remaining))?;
+        Some((best, self.after(state, best, remaining)?))
+    }
+
+    /// A token that is allowed, drawn with the probability that the model gives it among those.
+    ///
+    /// `draw` is a number from 0 to 1, 1 excluded.
+    pub fn drawn(
+        &self,
+        logits: &[f32],
+        state: StateId,
+        remaining: u32,
+        temperature: f32,
+        draw: f64,
+    ) -> Option<(TokenId, StateId)> {
+        let token = softmax_draw(logits, temperature, draw, |token| self.allows(state, token, remaining))?;
+        Some((token, self.after(state, token, remaining)?))
+    }
+
+    fn allows(&self, state: StateId, token: TokenId, remaining: u32) -> bool {
+        if remaining >= self.most_left {
+            // From no state that tokens lead to is it further.
+            return self.allowed[state as usize].as_ref().is_some_and(|mask| mask.get(token));
+        }
+        self.after(state, token, remaining).is_some()
+    }
+}
+
+/// The most likely of some tokens. Of equals, the first; what is not a number is never likely.
+pub fn argmax(logits: &[f32], allowed: impl Fn(TokenId) -> bool) -> Option<TokenId> {
+    let mut best: Option<(TokenId, f32)> = None;
+    for (token, logit) in (0..).zip(logits) {
+        if !logit.is_nan() && best.is_none_or(|(_, most)| *logit > most) && allowed(token) {
+            best = Some((token, *logit));
+        }
+    }
+    best.map(|(token, _)| token)
+}
+
+/// One of some tokens, each as likely as the model finds it.
+pub fn softmax_draw(logits: &[f32], temperature: f32, draw: f64, allowed: impl Fn(TokenId) -> bool) -> Option<TokenId> {
+    let kept: Vec<(TokenId, f32)> =
+        (0..).zip(logits.iter().copied()).filter(|(token, logit)| !logit.is_nan() && allowed(*token)).collect();
+    let most = kept.iter().map(|(_, logit)| *logit).fold(f32::NEG_INFINITY, f32::max);
+    let weight = |logit: f32| f64::from((logit - most) / temperature).exp();
+    let sum: f64 = kept.iter().map(|(_, logit)| weight(*logit)).sum();
+    let mut still = draw * sum;
+    for (token, logit) in &kept {
+        still -= weight(*logit);
+        if still < 0.0 {
+            return Some(*token);
+        }
+    }
+    kept.last().map(|(token, _)| *token)
+}
+
+/// No sequence of this vocabulary's tokens is a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the model's vocabulary has no tokens that write it")]
+pub struct CannotWrite;
