@@ -620,7 +620,7 @@ fn ac_7_7_a_model_that_is_too_slow_is_asked_again_while_time_is_left() {
 #[test]
 fn implausible_token_counts_are_cut_and_never_lower_a_flows_count() {
     let runtime = runtime_with(|_| {
-        let usage = Some(Usage { input: u64::MAX, output: u64::MAX - 1, cached: u64::MAX });
+        let usage = Some(Usage { input: u64::MAX, output: u64::MAX - 1, cached: u64::MAX, ..Usage::default() });
         Ok(ModelReply { usage, ..ModelReply::text("return agent:delegate('x'):work().error_type") })
     });
     let agent = runtime.agent("a", options_of(r#"{"max_delegation_depth": 2}"#)).unwrap();

@@ -17,9 +17,10 @@ use cadenza_core::message::{AdapterDecision, AgentMessage, MessageRole, ToolInvo
 use cadenza_core::program::Language;
 use cadenza_core::prompt;
 use cadenza_core::provider::llama::{Llama, LlamaSettings};
+use cadenza_core::provider::target::{Params, TargetOptions};
 use cadenza_core::provider::{
-    LocalModel, ModelReply, ModelRequest, ModelSettings, ModelSpec, Output, Provider, ProviderError,
-    ProviderErrorClass, ToolSpec, resolve,
+    ModelReply, ModelRequest, ModelSettings, ModelSpec, Output, Provider, ProviderError, ProviderErrorClass, ToolSpec,
+    resolve,
 };
 use cadenza_core::value::Value;
 use tempfile::TempDir;
@@ -95,7 +96,9 @@ fn request(tools: &[ToolSpec]) -> ModelRequest {
         tools: tools.into(),
         attempt: 1,
         timeout: Duration::from_secs(50),
+        total: Duration::from_secs(50),
         max_output_tokens: None,
+        pieces: None,
     }
 }
 
@@ -242,8 +245,15 @@ fn a_file_that_is_no_model_is_refused_when_it_is_named() {
 fn a_model_is_named_by_its_path_and_asked() {
     let path = model(0, Tokenizer::Pieces);
     let spec = ModelSpec::Name(format!("llama:{}", path.display()));
-    let local = LocalModel { context_size: Some(512), threads: Some(1), gpu_layers: Some(0), seed: Some(4) };
-    let provider = resolve(&spec, &ModelSettings { local, ..ModelSettings::default() }).unwrap().provider;
+    let params = Params { seed: Some(Some(4)), temperature: Some(Some(0.5)), ..Params::default() };
+    let options = TargetOptions {
+        context_size: Some(512),
+        threads: Some(1),
+        gpu_layers: Some(0),
+        params,
+        ..TargetOptions::default()
+    };
+    let provider = resolve(&spec, &ModelSettings { options, ..ModelSettings::default() }).unwrap().provider;
     assert_eq!(provider.model(), format!("llama:{}", path.display()));
     assert_eq!(provider.profile(), "gated");
     let tools = [execute_program()];

@@ -19,6 +19,7 @@ use cadenza_core::prompt;
 use cadenza_core::provider::openai::{OpenAi, OpenAiSettings};
 use cadenza_core::provider::resolve::ResolveProblem;
 use cadenza_core::provider::scripted::{Plan, PlanError, PlanItem, Played};
+use cadenza_core::provider::target::TargetOptions;
 use cadenza_core::provider::targets::Targets;
 use cadenza_core::provider::{
     ModelReply, ModelRequest, ModelSettings, ModelSpec, Origin, Output, Provider, ProviderError, ProviderErrorClass,
@@ -107,7 +108,9 @@ fn request(role: &str, method: &str) -> ModelRequest {
         .into(),
         attempt: 1,
         timeout: Duration::from_secs(10),
+        total: Duration::from_secs(10),
         max_output_tokens: None,
+        pieces: None,
     }
 }
 
@@ -737,7 +740,7 @@ mod targets {
         Arc::new(Scripted::program("return 1").named("b"))
     }
 
-    fn list(targets: &[Arc<Scripted>], attempts: usize) -> Targets {
+    fn list(targets: &[Arc<Scripted>], attempts: u32) -> Targets {
         Targets::new(targets.iter().map(|target| target.clone() as _).collect(), attempts).unwrap()
     }
 
@@ -804,6 +807,10 @@ mod targets {
 
 mod resolving {
     use super::*;
+
+    fn of_options(options: TargetOptions) -> ModelSettings<'static> {
+        ModelSettings { options, ..ModelSettings::default() }
+    }
 
     fn in_environment<T>(variables: &[(&str, &str)], check: impl FnOnce(&ModelSettings<'_>) -> T) -> T {
         let environment =
@@ -891,22 +898,25 @@ mod resolving {
         let by_variable = |name: &str| (name == "OPENAI_API_KEY").then(|| KEY.to_owned());
         let by_file_variable = |name: &str| (name == "OPENAI_API_KEY_FILE").then(|| path.clone());
         let works = |name: &str, settings: ModelSettings<'_>| {
-            let settings = ModelSettings { base_url: base_url.clone(), ..settings };
+            let settings =
+                ModelSettings { options: TargetOptions { base_url: base_url.clone(), ..settings.options }, ..settings };
             let resolved = resolve(&name.into(), &settings).unwrap();
             complete(&*resolved.provider, &request("a", "b"))
         };
         let nothing = ModelSettings::default;
-        assert!(works("openai:x", ModelSettings { api_key: Secret::new(KEY), ..nothing() }).is_ok());
-        assert!(works("openai:x", ModelSettings { api_key_file: Some(file.clone()), ..nothing() }).is_ok());
+        let key = || TargetOptions { api_key: Secret::new(KEY), ..TargetOptions::default() };
+        let key_file = || TargetOptions { api_key_file: Some(file.clone()), ..TargetOptions::default() };
+        assert!(works("openai:x", of_options(key())).is_ok());
+        assert!(works("openai:x", of_options(key_file())).is_ok());
         assert!(works("openai:x", ModelSettings { environment: Some(&by_variable), ..nothing() }).is_ok());
         assert!(works("openai:x", ModelSettings { environment: Some(&by_file_variable), ..nothing() }).is_ok());
-        assert!(works("openai-compatible:x", ModelSettings { api_key: Secret::new(KEY), ..nothing() }).is_ok());
+        assert!(works("openai-compatible:x", of_options(key())).is_ok());
         // A key of the environment is OpenAI's: it does not go to an address that the host gave.
         let withheld = works("openai-compatible:x", ModelSettings { environment: Some(&by_variable), ..nothing() });
         assert_eq!(withheld.unwrap_err().class, ProviderErrorClass::Auth);
 
         std::fs::write(&file, " \n").unwrap();
-        let empty = ModelSettings { api_key_file: Some(file), ..nothing() };
+        let empty = of_options(key_file());
         let error = resolve(&"openai:x".into(), &empty).unwrap_err();
         assert!(matches!(error.problem, ResolveProblem::KeyFile { .. }), "{error}");
     }
@@ -928,7 +938,7 @@ mod resolving {
     #[test]
     fn an_address_is_checked_before_anything_is_sent() {
         let with = |base_url: &str| {
-            let settings = ModelSettings { base_url: Some(base_url.into()), ..ModelSettings::default() };
+            let settings = of_options(TargetOptions { base_url: Some(base_url.into()), ..TargetOptions::default() });
             resolve(&"openai-compatible:x".into(), &settings).map(drop).map_err(|error| error.to_string())
         };
         assert!(with("localhost:8000").unwrap_err().contains("http://"));

@@ -116,8 +116,9 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("fork", &["ids"]),
     ("cancel", &[]),
     ("canonical", &["ids", "value"]),
-    ("message", &["ids", "value", "outcome"]),
-    ("outcome", &["ids", "value", "kernel"]),
+    ("accounting", &["value"]),
+    ("message", &["accounting", "ids", "value", "outcome"]),
+    ("outcome", &["accounting", "ids", "value", "kernel"]),
     ("contract", &["canonical", "ids", "value", "message", "outcome", "schema"]),
     ("kernel", &["adapter", "canonical", "contract", "ids", "message", "outcome", "value"]),
     ("adapter", &["canonical", "contract", "ids", "message", "outcome", "value"]),
@@ -135,6 +136,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "runtime",
         &[
+            "accounting",
             "adapter",
             "agent",
             "cancel",
@@ -157,6 +159,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "agent",
         &[
+            "accounting",
             "adapter",
             "cancel",
             "canonical",

@@ -4,6 +4,7 @@
 //! `prompt`) are pure; borders (`provider`, `program`, `tools`, `log`, `store`) touch the world; `runtime` performs what
 //! the kernel asks for; `agent` is what users hold. ARCHITECTURE.md walks one call through them.
 
+pub mod accounting;
 pub mod adapter;
 pub mod agent;
 pub mod cancel;

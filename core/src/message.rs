@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+pub use crate::accounting::Usage;
 use crate::ids::Digest;
 use crate::outcome::ProgramSource;
 use crate::value::{Map, Value};
@@ -168,6 +169,10 @@ pub struct ModelReply {
     pub stop_reason: Option<String>,
     /// The model that really answered, when the wire says so.
     pub model: Option<String>,
+    /// The provider that really answered, when a gateway says so.
+    pub provider: Option<String>,
+    /// Parameters that were left out because the model refuses them (S18).
+    pub omitted: Vec<&'static str>,
     /// `Some` when the reply is not a model's: the embedded library says so.
     pub source: Option<ProgramSource>,
     /// Something the caller should know; shown in the outcome's metadata.
@@ -196,15 +201,4 @@ pub struct RawToolCall {
     pub name: String,
     /// JSON text of the arguments; may be broken.
     pub arguments: String,
-}
-
-/// Model tokens of one reply.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Prompt tokens, cached ones included.
-    pub input: u64,
-    /// Of those, read from the provider's cache.
-    pub cached: u64,
-    /// Completion tokens, reasoning included.
-    pub output: u64,
 }

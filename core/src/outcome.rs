@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::accounting::AccountingEntry;
 use crate::ids::{CallId, Digest, TraceId};
 use crate::value::{Map, Value};
 
@@ -143,6 +144,8 @@ pub enum Reason {
     MaxInferences,
     /// More tokens were used than granted.
     MaxTokens,
+    /// The flow cost as much as it was granted.
+    MaxCost,
     /// A tool was called under `forbidden`.
     ForbiddenCall,
     /// A tool outside `allowed_tools` was called.
@@ -161,7 +164,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::RequiredToolOk,
         Self::Done,
         Self::NoCall,
@@ -196,6 +199,7 @@ impl Reason {
         Self::Fuel,
         Self::MaxInferences,
         Self::MaxTokens,
+        Self::MaxCost,
         Self::ForbiddenCall,
         Self::OutOfScope,
         Self::CycleForbid,
@@ -247,6 +251,7 @@ impl Reason {
             Self::Fuel => "fuel",
             Self::MaxInferences => "max_inferences",
             Self::MaxTokens => "max_tokens",
+            Self::MaxCost => "max_cost",
             Self::ForbiddenCall => "forbidden_call",
             Self::OutOfScope => "out_of_scope",
             Self::CycleForbid => "cycle_forbid",
@@ -531,6 +536,8 @@ pub struct Metadata {
     pub durability: Durability,
     /// What the library or the provider wants the caller to know.
     pub note: Option<Cow<'static, str>>,
+    /// One entry for every request to a model, in their order (SC-4.01, SC-4.15); empty for a reused program.
+    pub accounting: Arc<[AccountingEntry]>,
 }
 
 impl Metadata {
@@ -636,6 +643,8 @@ impl Metadata {
         map.insert("language".into(), self.language.into());
         map.insert("code".into(), self.code.as_deref().into());
         map.insert("durability".into(), self.durability.as_str().into());
+        let accounting = self.accounting.iter().map(|entry| Value::Map(entry.to_map())).collect();
+        map.insert("accounting".into(), Value::List(accounting));
         if let Some(note) = &self.note {
             map.insert("note".into(), note.as_ref().into());
         }

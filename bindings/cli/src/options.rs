@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
 use cadenza_core::printable::printable;
-use cadenza_core::provider::{LocalModel, ModelSpec, Resolved};
+use cadenza_core::provider::{ModelSpec, Resolved};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::{Config, Origin, from_text};
 use cadenza_core::runtime::options::{LogOption, NAMES, Options, StoreOption, nearest};
@@ -79,8 +79,7 @@ impl AgentOptions {
         options.store.get_or_insert(StoreOption::Default);
         let resolved = config.resolve_model()?;
         options.model = Some(ModelSpec::Provider(progress::shown(resolved.provider.clone())));
-        (options.base_url, options.api_key, options.api_key_file, options.output) = (None, None, None, None);
-        options.local = LocalModel::default();
+        (options.target, options.providers) = Default::default();
         let runtime = Runtime::builder().name(name).options(options).build().map_err(Failure::usage)?;
         if let Some(warning) = take_warning() {
             drop(writeln!(std::io::stderr().lock(), "warning: {}", printable(&warning)));

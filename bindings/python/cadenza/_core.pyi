@@ -40,7 +40,6 @@ class _Options(TypedDict, total=False):
     context_size: int
     threads: int
     gpu_layers: int
-    seed: int
     language: Literal["lua", "rhai"]
     log: Any
     logging: bool

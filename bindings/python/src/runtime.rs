@@ -53,7 +53,7 @@ impl Open {
 /// Options are keyword arguments, such as Runtime(model="openai:gpt-5.1", language="lua", log="calls.jsonl"); an unknown
 /// one raises cadenza.OptionError. Use it as a context manager, or close() it, to have the log written out.
 ///
-/// Which model: model, base_url, api_key, api_key_file, output, context_size, threads, gpu_layers, seed, language. What
+/// Which model: model, base_url, api_key, api_key_file, output, context_size, threads, gpu_layers, language. What
 /// is written: log, logging, debug, store, name, durability. Attempts: max_generation_attempts, execution_repairs,
 /// provider_timeout_seconds. One program: program_timeout_seconds, max_instructions, max_memory_bytes, isolation. One
 /// trace: call_timeout_seconds, max_delegation_depth, max_calls, max_tokens. What is wanted: purpose, deliverable,

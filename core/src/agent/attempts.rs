@@ -11,11 +11,12 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::call::{self, Call, Frame};
 use super::history::Remembered;
 use super::host::{CallHost, DryHost, ToolCall};
+use crate::accounting::{AccountingEntry, Prices};
 use crate::adapter::{self, Profile};
 use crate::cancel::CancelToken;
 use crate::contract::delegation::Acceptance;
@@ -33,7 +34,8 @@ use crate::program::{
     Arguments, Bounds, Execution, Executor, Language, Program, ProgramFailure, Reads, Returned, acceptance_program,
 };
 use crate::prompt::{self, Prompt, PromptContract, PromptInput};
-use crate::provider::{ModelRequest, Provider, ProviderError, ProviderErrorClass, ToolSpec, secret};
+use crate::provider::rotation::Rotation;
+use crate::provider::{ModelRequest, Provider, ProviderError, ProviderErrorClass, ToolSpec, secret, targets};
 use crate::runtime::driver::{Ran, Work};
 use crate::runtime::replay::shown;
 use crate::runtime::wait::aside;
@@ -76,6 +78,12 @@ pub(super) struct Attempts<'a> {
     /// What the model is told on the next generation.
     feedback: Option<AgentMessage>,
     generations: u32,
+    /// Which target is asked next; of this generation.
+    rotation: Rotation,
+    /// Targets that failed since the last reply.
+    unanswered: Vec<(String, ProviderError)>,
+    /// One entry for every request.
+    pub(super) accounting: Vec<AccountingEntry>,
     /// Why the time of the model or of the call ran out, when it did.
     time_up: Option<String>,
     /// Tokens of this call that its flow knows of.
@@ -114,6 +122,9 @@ impl<'a> Attempts<'a> {
             shown: Default::default(),
             feedback: None,
             generations: 0,
+            rotation: rotation(call),
+            unanswered: Vec::new(),
+            accounting: Vec::new(),
             time_up: None,
             charged: 0,
             program: None,
@@ -189,6 +200,7 @@ impl<'a> Attempts<'a> {
             code: self.program.as_ref().map(|program| program.code.clone()),
             durability: self.frame.journal.durability,
             note: self.note.take(),
+            accounting: std::mem::take(&mut self.accounting).into(),
         });
         let outcome = Outcome {
             result,
@@ -364,7 +376,8 @@ impl<'a> Attempts<'a> {
         Input::Executed(Executed { envelope, observation: None, child_tokens, cancelled })
     }
 
-    /// One request to the model and what came of it; a failing provider is asked again while attempts are left (AC-7.7).
+    /// Requests to the model until one is answered; a failing target is followed by the next while requests are left
+    /// (AC-7.7, SC-3.*).
     async fn infer(&mut self, ask: &Ask) -> Input {
         let call = self.call;
         let settings = &call.agent.0.settings;
@@ -373,52 +386,93 @@ impl<'a> Attempts<'a> {
             self.prompt = Some(prompt);
         }
         loop {
+            if let Some(message) = call.trace.over_cost() {
+                return Input::BudgetSpent { message: message.into() };
+            }
             self.generations += 1;
+            let target = target_of(&settings.provider, self.rotation.target());
             let request = self.request(ask);
             let prompt_bytes = prompt_bytes(&request);
-            let allowed = request.timeout;
-            let reply = complete(&*settings.provider, &request, &call.trace.cancel);
             // The provider gives up by itself; one that does not is left behind.
-            let reply = call::within(reply, &settings.model, allowed + PROVIDER_GRACE, &call.trace.cancel)
+            let allowed = if target.streams(&request) { request.total } else { request.timeout };
+            let (sent, began) = (SystemTime::now(), Instant::now());
+            let reply = complete(&**target, &request, &call.trace.cancel);
+            let reply = call::within(reply, target.model(), allowed + PROVIDER_GRACE, &call.trace.cancel)
                 .await
-                .unwrap_or_else(|| Err(given_up(call, allowed)));
+                .unwrap_or_else(|| Err(given_up(call, target.model(), allowed)));
             match reply {
-                Ok(reply) => return self.inferred(&reply, prompt_bytes),
+                Ok(mut reply) => {
+                    let entry = AccountingEntry::new(target.model(), sent, began.elapsed());
+                    self.account(answered(entry, &reply, &settings.prices));
+                    if !settings.provider.targets().is_empty() {
+                        reply.model.get_or_insert_with(|| target.model().to_owned());
+                        reply.note = reply.note.or_else(|| targets::fallback_note(target.model(), &self.unanswered));
+                    }
+                    return self.inferred(&reply, prompt_bytes);
+                }
                 Err(error) => {
+                    let mut entry = AccountingEntry::new(target.model(), sent, began.elapsed());
+                    entry.refuse(error.class.as_str(), bounded(&error.message));
+                    self.account(entry);
                     self.failed("provider", error.class.as_str(), &error.message);
-                    let attempts_left = self.generations < settings.max_generation_attempts && !call.is_over();
-                    match error.class {
-                        ProviderErrorClass::Cancelled => return Input::Cancelled { raw_hash: None },
-                        ProviderErrorClass::Timeout
-                        | ProviderErrorClass::RateLimit
-                        | ProviderErrorClass::Network
-                        | ProviderErrorClass::InvalidResponse
-                        | ProviderErrorClass::ModelError
-                        | ProviderErrorClass::Failed
-                            if attempts_left => {}
-                        ProviderErrorClass::Timeout => {
-                            self.time_up = model_timeout(call, &error, allowed);
-                            return Input::TimedOut { raw_hash: None };
-                        }
-                        ProviderErrorClass::RateLimit
-                        | ProviderErrorClass::Network
-                        | ProviderErrorClass::InvalidResponse
-                        | ProviderErrorClass::ModelError
-                        | ProviderErrorClass::Failed
-                        | ProviderErrorClass::Auth
-                        | ProviderErrorClass::Quota
-                        | ProviderErrorClass::ContextOverflow => {
-                            return Input::ProviderFailed { message: bounded(&error.message).into() };
-                        }
+                    if let Some(end) = self.unanswered(target.model(), error, allowed).await {
+                        return end;
                     }
                 }
             }
         }
     }
 
+    /// What follows a failed request: the next one, after its wait, or the end of the inference.
+    async fn unanswered(&mut self, model: &str, error: ProviderError, allowed: Duration) -> Option<Input> {
+        let call = self.call;
+        if error.class == ProviderErrorClass::Cancelled {
+            return Some(Input::Cancelled { raw_hash: None });
+        }
+        let next = self.rotation.failed(&error).filter(|_| !error.class.is_fatal() && !call.is_over());
+        // The same window is too small a second time; another target's may not be (SC-3.28).
+        let alone = call.agent.0.settings.provider.targets().is_empty();
+        let hopeless = error.class == ProviderErrorClass::ContextOverflow && alone;
+        match next {
+            Some(wait) if !hopeless && wait < call.left() => {
+                self.unanswered.push((model.to_owned(), error));
+                call.agent.runtime().waits().pause(wait, &call.trace.cancel).await;
+                if call.trace.cancel.is_cancelled() { Some(Input::Cancelled { raw_hash: None }) } else { None }
+            }
+            _ if error.class == ProviderErrorClass::Timeout => {
+                self.time_up = model_timeout(call, model, &error, allowed);
+                Some(Input::TimedOut { raw_hash: None })
+            }
+            Some(_) | None => {
+                let fatal = error.class.is_fatal();
+                self.unanswered.push((model.to_owned(), error));
+                let failures = std::mem::take(&mut self.unanswered);
+                // Who is refused by an account is told that, and nothing else.
+                let message = if fatal {
+                    failures.into_iter().next_back().map(|(_, error)| error.message).unwrap_or_default()
+                } else {
+                    targets::all_failed(failures).message
+                };
+                Some(Input::ProviderFailed { message: bounded(&message).into() })
+            }
+        }
+    }
+
+    /// Counts a request: for the caller, for the flow, for the runtime.
+    fn account(&mut self, entry: AccountingEntry) {
+        if let Some(cost) = entry.cost {
+            self.call.trace.charge_cost(cost);
+        }
+        self.call.agent.runtime().count(&entry);
+        self.accounting.push(entry);
+    }
+
     fn request(&self, ask: &Ask) -> ModelRequest {
         let call = self.call;
         let settings = &call.agent.0.settings;
+        let total = call.left();
+        let several = !settings.provider.targets().is_empty();
+        let fair = if several { targets::share(total, self.rotation.left()) } else { total };
         let (system_prompt, user_prompt) =
             self.prompt.as_ref().map(|prompt| (prompt.system.clone(), prompt.user.clone())).unwrap_or_default();
         ModelRequest {
@@ -432,8 +486,10 @@ impl<'a> Attempts<'a> {
             messages: self.feedback.iter().map(without_secrets).collect(),
             tools: if ask.offer_tools { offered_tools(settings.language) } else { Arc::new([]) },
             attempt: self.generations,
-            timeout: settings.provider_timeout.min(call.left()),
+            timeout: settings.provider_timeout.min(fair),
+            total,
             max_output_tokens: ask.max_output_tokens.and_then(|tokens| u32::try_from(tokens).ok()),
+            pieces: None,
         }
     }
 
@@ -452,8 +508,13 @@ impl<'a> Attempts<'a> {
         self.program = compiled.into_inner();
         self.source = reply.source.unwrap_or(ProgramSource::Generated);
         self.note = reply.note.clone();
+        self.unanswered.clear();
         if let AdapterDecision::Rejected { failure, detail } = &result.decision {
             let language = settings.language;
+            if let Some(entry) = self.accounting.last_mut() {
+                entry.refuse(ProviderErrorClass::InvalidResponse.as_str(), format!("{}: {detail}", failure.as_str()));
+            }
+            self.rotation.refused();
             self.feedback = Some(prompt::rejected(*failure, detail, language));
             self.failed("adapter", failure.as_str(), detail);
         }
@@ -596,6 +657,8 @@ impl Work for Attempts<'_> {
     }
 
     fn execute(&mut self, call: kernel::Call) -> Input {
+        // A program that fails is repaired in a generation of its own (SC-1.19, SC-3.26).
+        self.rotation = rotation(self.call);
         self.charge(&call.spent);
         match (self.executor(), self.program.clone()) {
             (Some(executor), Some(program)) => aside(|| self.run(executor, &program)),
@@ -623,16 +686,33 @@ async fn complete(
     .await
 }
 
-fn given_up(call: &Call<'_>, allowed: Duration) -> ProviderError {
-    if call.trace.cancel.is_cancelled() {
-        ProviderError::cancelled()
-    } else {
-        ProviderError::timed_out(&call.agent.0.settings.model, allowed)
-    }
+fn given_up(call: &Call<'_>, model: &str, allowed: Duration) -> ProviderError {
+    if call.trace.cancel.is_cancelled() { ProviderError::cancelled() } else { ProviderError::timed_out(model, allowed) }
+}
+
+/// The entry with what a reply says about itself.
+fn answered(mut entry: AccountingEntry, reply: &ModelReply, prices: &Prices) -> AccountingEntry {
+    entry.usage = reply.usage.map(plausible).unwrap_or_default();
+    entry.cost = prices.cost(&entry.target, reply.model.as_deref(), &entry.usage);
+    entry.stop_reason = reply.stop_reason.clone();
+    entry.omitted_params = reply.omitted.clone();
+    entry.routed(reply.provider.as_deref(), reply.model.as_deref());
+    entry
+}
+
+/// The requests of one generation.
+fn rotation(call: &Call<'_>) -> Rotation {
+    let settings = &call.agent.0.settings;
+    Rotation::new(settings.provider.targets().len(), settings.generation_attempts())
+}
+
+/// One of a list's targets; a provider that is no list is its only one.
+fn target_of(provider: &Arc<dyn Provider>, index: usize) -> &Arc<dyn Provider> {
+    provider.targets().get(index).unwrap_or(provider)
 }
 
 /// What a caller is told when the model's time ran out; nothing when it was the call's.
-fn model_timeout(call: &Call<'_>, error: &ProviderError, allowed: Duration) -> Option<String> {
+fn model_timeout(call: &Call<'_>, model: &str, error: &ProviderError, allowed: Duration) -> Option<String> {
     let settings = &call.agent.0.settings;
     if allowed < settings.provider_timeout {
         return None;
@@ -640,15 +720,16 @@ fn model_timeout(call: &Call<'_>, error: &ProviderError, allowed: Duration) -> O
     let allowed_ms = allowed.as_millis();
     let words = format!("the model took longer than {allowed_ms} ms; raise `provider_timeout_seconds`");
     // A host's own provider may have given up earlier, for its own reasons.
-    let own_words = *error != ProviderError::timed_out(&settings.model, allowed);
+    let own_words = *error != ProviderError::timed_out(model, allowed);
     Some(if own_words { format!("{words} ({})", error.message) } else { words })
 }
 
 /// Token counts come from a server or from a host's function. What no model ever used in one reply is cut.
 fn plausible(usage: Usage) -> Usage {
     const MOST: u64 = 1 << 40;
-    let Usage { input, cached, output } = usage;
-    Usage { input: input.min(MOST), cached: cached.min(MOST), output: output.min(MOST) }
+    let [input, cached, output, cache_write, reasoning] =
+        [usage.input, usage.cached, usage.output, usage.cache_write, usage.reasoning].map(|count| count.min(MOST));
+    Usage { input, cached, output, cache_write, reasoning }
 }
 
 /// `execute_program`, as it is offered to a model.

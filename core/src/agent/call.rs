@@ -15,6 +15,7 @@ use super::host::{CallHost, DryHost, ToolCall};
 use super::journal::Journal;
 use super::runtime_context::Turn;
 use super::{Agent, dispatch};
+use crate::accounting::Cost;
 use crate::cancel::CancelToken;
 use crate::contract::delegation::FailurePolicy;
 use crate::contract::factory::{DynamicCall, RunBounds};
@@ -49,6 +50,9 @@ pub(super) struct Trace {
     /// Model tokens used so far, by all calls.
     tokens: AtomicU64,
     max_tokens: Option<u64>,
+    /// Picodollars spent so far, by all calls.
+    cost: AtomicU64,
+    max_cost: Option<Cost>,
 }
 
 /// Where a call stands in its flow, and who is called.
@@ -80,6 +84,8 @@ pub(super) async fn root(agent: &Agent, method: &str, args: Vec<Value>, kwargs: 
         calls_left: AtomicU32::new(settings.max_calls),
         tokens: AtomicU64::new(0),
         max_tokens: settings.max_tokens,
+        cost: AtomicU64::new(0),
+        max_cost: settings.max_cost,
     };
     let call = Call::new(agent, method, args.into(), Arc::new(kwargs), &trace, None);
     let turn = call.turn().await;
@@ -129,6 +135,18 @@ impl Trace {
     /// Model tokens that all calls of this flow used so far.
     pub(super) fn tokens(&self) -> u64 {
         self.tokens.load(Ordering::Acquire)
+    }
+
+    /// Adds what one request cost.
+    pub(super) fn charge_cost(&self, cost: Cost) {
+        let sum = |before: u64| Some(Cost(before).plus(cost).0);
+        let _always_some = self.cost.fetch_update(Ordering::AcqRel, Ordering::Acquire, sum);
+    }
+
+    /// Why no further request may be made, once the flow has cost as much as it may.
+    pub(super) fn over_cost(&self) -> Option<String> {
+        let (spent, limit) = (Cost(self.cost.load(Ordering::Acquire)), self.max_cost?);
+        (spent >= limit).then(|| format!("{spent} of {limit} of this flow are spent; raise `max_cost` or ask less"))
     }
 
     /// Adds what one call used.
@@ -397,7 +415,8 @@ impl<'a> Call<'a> {
                 max_tokens: settings.max_tokens.map(Tokens),
                 parent,
             };
-            let attempts = settings.max_generation_attempts;
+            // V9: more requests may be made, for servers fail; but not more replies may be wrong.
+            let attempts = settings.generation_attempts().min(4);
             Arc::new(driver::factory().dynamic_call(&DynamicCall {
                 attempts,
                 // Where no model may be asked, nothing can be repaired.

@@ -37,6 +37,8 @@ pub(super) struct Facts {
     /// A time limit, or the fuel of a program, was passed.
     pub timeout: Option<Reason>,
     pub tokens_exceeded: bool,
+    /// No money is left for another request.
+    pub budget_spent: bool,
     /// An inference and a token are left.
     pub inference_left: bool,
     pub token_left: bool,
@@ -84,6 +86,9 @@ pub(super) fn decide(facts: &Facts) -> (Predicate, Next) {
     }
     if facts.tokens_exceeded {
         return finish(Predicate::Budget, AgentOutcome::FailedBudgetExhausted, Reason::MaxTokens);
+    }
+    if facts.budget_spent {
+        return finish(Predicate::Budget, AgentOutcome::FailedBudgetExhausted, Reason::MaxCost);
     }
     if let Some(reason) = facts.violation {
         return finish(Predicate::Violation, AgentOutcome::FailedContractViolation, reason);
@@ -135,6 +140,7 @@ impl Facts {
             cancelled: kernel.pending.cancelled,
             timeout: kernel.pending.timeout.as_ref().map(|(reason, _)| *reason),
             tokens_exceeded: kernel.tokens_exceeded(),
+            budget_spent: kernel.pending.budget_spent.is_some(),
             inference_left: kernel.spent.inferences < budget.max_inferences,
             token_left: budget.max_tokens_consumed.is_none_or(|limit| kernel.spent.tokens < limit),
             violation: kernel.pending.violation.as_ref().map(|(reason, _)| *reason),

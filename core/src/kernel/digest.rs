@@ -61,6 +61,7 @@ impl StateDigest {
             | Event::Readiness { .. }
             | Event::InferenceCut { .. }
             | Event::ProviderFailed { .. }
+            | Event::BudgetSpent { .. }
             | Event::Reused(_)
             | Event::CallRejected { .. }
             | Event::ToolSkipped { .. }

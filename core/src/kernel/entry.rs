@@ -235,6 +235,11 @@ pub enum Event {
         /// Its words.
         message: Arc<str>,
     },
+    /// The flow's money is spent; no request was made (`max_cost`).
+    BudgetSpent {
+        /// How much of what.
+        message: Arc<str>,
+    },
     /// A kept program is the run's decision; no model was asked.
     Reused(Arc<Decision>),
     /// A rejected reply is asked again (EC-R8).
@@ -450,6 +455,7 @@ impl Event {
             Self::Readiness { .. } => "readiness",
             Self::Adapter(_) | Self::InferenceCut { .. } => "adapter",
             Self::ProviderFailed { .. } => "provider_failed",
+            Self::BudgetSpent { .. } => "budget_spent",
             Self::Reused(_) => "reused",
             Self::Retry { .. } => "retry",
             Self::Nudge { .. } => "nudge",
@@ -565,6 +571,7 @@ impl Entry {
             }
             Event::Readiness { .. }
             | Event::ProviderFailed { .. }
+            | Event::BudgetSpent { .. }
             | Event::Synthesis
             | Event::Verdict { .. }
             | Event::ContractMutated { .. }
@@ -634,7 +641,9 @@ impl Entry {
                 map.field("ready").bool(ready.is_ok());
             }),
             Event::Adapter(record) => record.write_result(out),
-            Event::ProviderFailed { message } | Event::PersistenceFailed { message } => {
+            Event::ProviderFailed { message }
+            | Event::BudgetSpent { message }
+            | Event::PersistenceFailed { message } => {
                 out.map(|map| map.field("message").str(message));
             }
             Event::CallRejected { detail, .. } => out.map(|map| map.field("detail").str(detail)),
@@ -677,6 +686,7 @@ impl Entry {
             Event::Readiness { .. }
             | Event::Adapter(_)
             | Event::ProviderFailed { .. }
+            | Event::BudgetSpent { .. }
             | Event::PersistenceFailed { .. }
             | Event::CallRejected { .. }
             | Event::Tool(_)

@@ -47,6 +47,7 @@ impl Kernel {
                 let limit = budget.max_tokens_consumed.unwrap_or_default();
                 Some(format!("{} were used, {limit} were granted (`max_tokens_consumed`)", self.spent.tokens).into())
             }
+            AgentOutcome::FailedBudgetExhausted if reason == Reason::MaxCost => self.pending.budget_spent.clone(),
             AgentOutcome::FailedBudgetExhausted if reason == Reason::NoProgress => {
                 let window = self.contract.no_progress_window();
                 Some(format!("{window} steps in a row made no progress").into())

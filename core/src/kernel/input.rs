@@ -29,6 +29,11 @@ pub enum Input {
         /// Its words, without secrets.
         message: Arc<str>,
     },
+    /// The flow's money is spent, so no further request was made (`max_cost`); answers [`Command::Infer`].
+    BudgetSpent {
+        /// How much of what, and what to do.
+        message: Arc<str>,
+    },
     /// A kept program in place of a reply: answers [`Command::Probe`] or [`Command::Infer`]. Not an inference.
     Reused(Arc<Decision>),
     /// A tool came back; answers [`Command::Execute`].
@@ -61,6 +66,7 @@ impl Input {
             Self::Readiness(_) => "readiness",
             Self::Inferred(_) => "inferred",
             Self::ProviderFailed { .. } => "provider_failed",
+            Self::BudgetSpent { .. } => "budget_spent",
             Self::Reused(_) => "reused",
             Self::Executed(_) => "executed",
             Self::TimedOut { .. } => "timed_out",

@@ -279,6 +279,7 @@ impl Kernel {
             (Waiting::Inference, Input::Inferred(inference)) => self.inferred(*inference, clock),
             (Waiting::Inference, Input::Reused(decision)) => self.reused(decision),
             (Waiting::Inference, Input::ProviderFailed { message }) => self.provider_failed(message, clock),
+            (Waiting::Inference, Input::BudgetSpent { message }) => self.budget_spent(message, clock),
             (Waiting::Inference, Input::Cancelled { raw_hash }) => self.cut_inference(Cut::Cancelled, raw_hash, clock),
             (Waiting::Inference, Input::TimedOut { raw_hash }) => self.cut_inference(Cut::TimedOut, raw_hash, clock),
             (Waiting::Tool, Input::Executed(executed)) => self.executed(executed, clock),
@@ -290,6 +291,7 @@ impl Kernel {
                 input @ (Input::Readiness(_)
                 | Input::Inferred(_)
                 | Input::ProviderFailed { .. }
+                | Input::BudgetSpent { .. }
                 | Input::Reused(_)
                 | Input::Executed(_)),
             ) => self.illegal(waiting, input.name()),
@@ -423,6 +425,13 @@ impl Kernel {
         self.note(Event::ProviderFailed { message: message.clone() });
         self.verdict(false, clock.after(TimeLimit::InferStep));
         self.pending.provider_failed = Some(message);
+        self.commit()
+    }
+
+    fn budget_spent(&mut self, message: Arc<str>, clock: Clock) -> Command {
+        self.note(Event::BudgetSpent { message: message.clone() });
+        self.verdict(false, clock.after(TimeLimit::InferStep));
+        self.pending.budget_spent = Some(message);
         self.commit()
     }
 

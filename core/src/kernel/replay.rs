@@ -164,6 +164,7 @@ fn input_of(
             Input::Inferred(Box::new(Inference { result, usage, prompt_bytes, chunks: Vec::new(), cancelled }))
         }
         "provider_failed" => Input::ProviderFailed { message: reader.words("message")? },
+        "budget_spent" => Input::BudgetSpent { message: reader.words("message")? },
         "persistence_failed" => Input::PersistenceFailed { message: reader.words("message")? },
         "reused" => Input::Reused(Arc::new(Decision {
             name: reader.action("name", Value::as_str)?.into(),
@@ -245,6 +246,8 @@ impl<'a> Reader<'a> {
                 input: number(usage, "input"),
                 cached: number(usage, "cached"),
                 output: number(usage, "output"),
+                // What accounting alone is told.
+                ..Usage::default()
             }),
             _ => None,
         };

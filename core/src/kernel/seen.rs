@@ -38,6 +38,7 @@ pub(super) struct Pending {
     pub timeout: Option<(Reason, Arc<str>)>,
     pub violation: Option<(Reason, Arc<str>)>,
     pub provider_failed: Option<Arc<str>>,
+    pub budget_spent: Option<Arc<str>>,
     pub invalid: Option<(Reason, Arc<str>)>,
 }
 
@@ -48,6 +49,7 @@ impl Pending {
             || self.timeout.is_some()
             || self.violation.is_some()
             || self.provider_failed.is_some()
+            || self.budget_spent.is_some()
             || self.invalid.is_some()
     }
 }

@@ -28,14 +28,17 @@ pub mod llama;
 pub mod openai;
 pub mod replay;
 pub mod resolve;
+pub mod rotation;
 pub mod scripted;
 pub mod secret;
+pub mod target;
 pub mod targets;
 pub(crate) mod wait;
 
-pub use wait::bounded;
+pub(crate) use wait::wait_really;
+pub use wait::{Waits, bounded};
 
-pub use resolve::{LocalModel, ModelSettings, ModelSpec, Origin, ResolveError, Resolved, resolve};
+pub use resolve::{ModelSettings, ModelSpec, Origin, ResolveError, Resolved, resolve};
 pub use scripted::Scripted;
 pub use secret::Secret;
 
@@ -62,10 +65,50 @@ pub struct ModelRequest {
     pub tools: Arc<[ToolSpec]>,
     /// 1 for the first generation attempt of this call.
     pub attempt: u32,
-    /// Bound of this request. The provider must give up by itself within it.
+    /// Bound of this request, or of the silence within a streamed one (SC-3.18). The provider must give up by itself.
     pub timeout: Duration,
+    /// Bound of the whole request, streamed or not: what is left of the call.
+    pub total: Duration,
     /// Output cap in tokens, when the contract sets one.
     pub max_output_tokens: Option<u32>,
+    /// Who is told what arrives before the reply is whole; `None` when nobody listens.
+    pub pieces: Option<PieceSink>,
+}
+
+/// A part of a reply, as it arrives. What is shown to people before anything is checked: never run, never kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Of the reply's text.
+    Text(&'a str),
+    /// Of the arguments of a call: JSON text, cut anywhere.
+    Arguments(&'a str),
+    /// Of what the model thinks before it answers.
+    Reasoning(&'a str),
+}
+
+/// Takes pieces of a reply, in their order, on whatever thread they arrive. Must return at once.
+#[derive(Clone)]
+pub struct PieceSink(Arc<dyn Fn(Piece<'_>) + Send + Sync>);
+
+impl PieceSink {
+    /// A sink that calls `take`.
+    pub fn new(take: impl Fn(Piece<'_>) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(take))
+    }
+
+    /// Hands one piece over; an empty one is left out.
+    pub fn put(&self, piece: Piece<'_>) {
+        let (Piece::Text(text) | Piece::Arguments(text) | Piece::Reasoning(text)) = piece;
+        if !text.is_empty() {
+            (self.0)(piece);
+        }
+    }
+}
+
+impl fmt::Debug for PieceSink {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("PieceSink")
+    }
 }
 
 /// How a provider asks a model for a program (option `output`).
@@ -227,6 +270,16 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Whether asking makes sense at all (V37). Must be quick: no network round trip on the hot path.
     fn ready(&self) -> Result<(), ProviderError> {
         Ok(())
+    }
+
+    /// Whether this request's reply comes piece by piece, so that `request.timeout` bounds the silence between pieces.
+    fn streams(&self, _request: &ModelRequest) -> bool {
+        false
+    }
+
+    /// Its targets, when it is a list of several; asked in turn by the call's attempts (SC-3.10 to 3.26).
+    fn targets(&self) -> &[Arc<dyn Provider>] {
+        &[]
     }
 
     /// One completion within `request.timeout`; gives up early when `cancel` is set.

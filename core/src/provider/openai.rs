@@ -206,6 +206,8 @@ impl OpenAi {
             usage: body.get("usage").and_then(usage),
             stop_reason,
             model: text_at(body, "model"),
+            provider: text_at(body, "provider"),
+            omitted: Vec::new(),
             source: None,
             note: None,
         })
@@ -380,8 +382,14 @@ fn usage(usage: &Json) -> Option<Usage> {
     if input.is_none() && output.is_none() {
         return None;
     }
-    let cached = number("/prompt_tokens_details/cached_tokens").unwrap_or(0);
-    Some(Usage { input: input.unwrap_or(0), cached, output: output.unwrap_or(0) })
+    let part = |path: &str| number(path).unwrap_or(0);
+    Some(Usage {
+        input: input.unwrap_or(0),
+        cached: part("/prompt_tokens_details/cached_tokens"),
+        output: output.unwrap_or(0),
+        cache_write: part("/prompt_tokens_details/cache_write_tokens"),
+        reasoning: part("/completion_tokens_details/reasoning_tokens"),
+    })
 }
 
 /// The first words of what came instead of a completion, in one line.

@@ -3,15 +3,16 @@
 //! Decides by what it is given: the environment comes in as a function, so a test or a host with its own rules is
 //! hermetic. Never connects, never guesses a key, never picks a default that cannot work.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::absent::Absent;
 use super::library::{Library, nearest};
 use super::replay::{Recorded, Replay};
+use super::target::TargetOptions;
 use super::targets::Targets;
-use super::{Output, Provider, Secret};
+use super::{Provider, Secret};
 
 /// What a host asks for as `model`.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +24,13 @@ pub enum ModelSpec {
     Name(String),
     /// Targets that are tried in turn.
     Targets(Vec<ModelSpec>),
+    /// One target by name, with options of its own.
+    Target {
+        /// `provider:name`.
+        name: String,
+        /// What is said of it alone.
+        options: Box<TargetOptions>,
+    },
     /// A provider that the host made.
     Provider(Arc<dyn Provider>),
 }
@@ -48,16 +56,10 @@ pub type RecordedCalls<'a> = &'a dyn Fn(&str) -> Result<Vec<Recorded>, String>;
 /// What goes with the model: the other options that a provider needs.
 #[derive(Clone, Default)]
 pub struct ModelSettings<'a> {
-    /// Option `base_url`: where `openai-compatible` answers, or another address for `openai`.
-    pub base_url: Option<String>,
-    /// Option `api_key`.
-    pub api_key: Option<Secret>,
-    /// Option `api_key_file`: read once, here.
-    pub api_key_file: Option<PathBuf>,
-    /// Option `output`.
-    pub output: Output,
-    /// Options `context_size`, `threads`, `gpu_layers` and `seed`: how a local model is loaded and asked.
-    pub local: LocalModel,
+    /// How the model is reached and asked, when neither its provider's options nor its own say otherwise.
+    pub options: TargetOptions,
+    /// Options by provider.
+    pub providers: BTreeMap<String, TargetOptions>,
     /// The model of the configuration file.
     pub configured: Option<ModelSpec>,
     /// An environment variable by name; `None` here is an empty environment.
@@ -68,34 +70,24 @@ pub struct ModelSettings<'a> {
     pub recorded: Option<RecordedCalls<'a>>,
 }
 
-/// What a local model is told beside its file; `None` leaves it to the model and the machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LocalModel {
-    /// Tokens that prompt and reply may have together.
-    pub context_size: Option<u32>,
-    /// Threads that compute.
-    pub threads: Option<u32>,
-    /// Layers that a GPU holds.
-    pub gpu_layers: Option<u32>,
-    /// Begins the random numbers, where tokens are drawn at all.
-    pub seed: Option<u64>,
-}
-
 impl fmt::Debug for ModelSettings<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("ModelSettings")
-            .field("base_url", &self.base_url)
-            .field("api_key", &self.api_key)
-            .field("api_key_file", &self.api_key_file)
-            .field("output", &self.output)
-            .field("local", &self.local)
+            .field("options", &self.options)
+            .field("providers", &self.providers)
             .field("configured", &self.configured)
             .finish_non_exhaustive()
     }
 }
 
 impl ModelSettings<'_> {
+    /// How a provider's target is reached and asked: its own word first, then its provider's, then everybody's (SC-1.48).
+    fn options_for(&self, kind: Kind, own: &TargetOptions) -> TargetOptions {
+        let of_provider = self.providers.get(kind.as_str()).cloned().unwrap_or_default();
+        own.clone().over(&of_provider.over(&self.options))
+    }
+
     /// A variable that is set and not blank.
     fn variable(&self, name: &str) -> Option<String> {
         self.environment.and_then(|environment| environment(name)).filter(|value| !value.trim().is_empty())
@@ -214,7 +206,7 @@ pub fn resolve(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Resolve
             @ (ResolveProblem::NoKey { .. } | ResolveProblem::KeyFile { .. } | ResolveProblem::ModelFile { .. }),
         ) if settings.nobody_asks => {
             let name = match &spec {
-                ModelSpec::Name(name) => short(name),
+                ModelSpec::Name(name) | ModelSpec::Target { name, .. } => short(name),
                 ModelSpec::Targets(_) | ModelSpec::Provider(_) | ModelSpec::Default => "none".to_owned(),
             };
             Ok(Resolved { provider: Arc::new(Absent::new(name, problem.to_string())), origin, notes })
@@ -225,7 +217,9 @@ pub fn resolve(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Resolve
 
 fn choose(spec: &ModelSpec, settings: &ModelSettings<'_>, notes: &mut Vec<String>) -> (ModelSpec, Origin) {
     match spec {
-        ModelSpec::Name(_) | ModelSpec::Targets(_) | ModelSpec::Provider(_) => return (spec.clone(), Origin::Option),
+        ModelSpec::Name(_) | ModelSpec::Target { .. } | ModelSpec::Targets(_) | ModelSpec::Provider(_) => {
+            return (spec.clone(), Origin::Option);
+        }
         ModelSpec::Default => {}
     }
     if let Some(name) = settings.variable(MODEL_VARIABLE) {
@@ -255,7 +249,8 @@ fn one(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provide
             let specs: Vec<ModelSpec> = name.split(',').map(|name| ModelSpec::Name(name.to_owned())).collect();
             several(&specs, settings)
         }
-        ModelSpec::Name(name) => named(name.trim(), settings),
+        ModelSpec::Name(name) => named(name.trim(), settings, &TargetOptions::default()),
+        ModelSpec::Target { name, options } => named(name.trim(), settings, options),
         // `choose` leaves no default at the top; inside a list there is nothing that it could mean.
         ModelSpec::Default => Err(ResolveProblem::NoTargets),
     }
@@ -269,11 +264,11 @@ fn several(specs: &[ModelSpec], settings: &ModelSettings<'_>) -> Result<Arc<dyn 
     if targets.len() == 1 {
         return Ok(targets.remove(0));
     }
-    let attempts = targets.len();
-    Targets::new(targets, attempts).map(|targets| Arc::new(targets) as _).ok_or(ResolveProblem::NoTargets)
+    let requests = u32::try_from(targets.len()).unwrap_or(u32::MAX);
+    Targets::new(targets, requests).map(|targets| Arc::new(targets) as _).ok_or(ResolveProblem::NoTargets)
 }
 
-fn named(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Result<Arc<dyn Provider>, ResolveProblem> {
     let (provider, model) = name.split_once(':').map_or((name, ""), |(provider, model)| (provider, model.trim()));
     let Some(kind) = Kind::from_name(provider.trim()) else {
         return Err(ResolveProblem::Unknown { name: short(name), hint: hint(provider.trim()) });
@@ -287,7 +282,7 @@ fn named(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, 
         Kind::OpenAi | Kind::OpenAiCompatible if model.is_empty() => {
             Err(ResolveProblem::NoModelName { provider: kind.as_str() })
         }
-        Kind::OpenAi | Kind::OpenAiCompatible => openai(kind, model, settings),
+        Kind::OpenAi | Kind::OpenAiCompatible => openai(kind, model, settings, settings.options_for(kind, own)),
         Kind::Replay if model.is_empty() => Err(ResolveProblem::NoModelName { provider: kind.as_str() }),
         Kind::Replay => {
             let why = || "nothing is recorded here".to_owned();
@@ -296,13 +291,18 @@ fn named(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, 
             Ok(Replay::new(format!("replay:{model}"), calls))
         }
         Kind::Llama if model.is_empty() => Err(ResolveProblem::NoModelFile),
-        Kind::Llama => llama(model, settings),
+        Kind::Llama => llama(model, settings.options_for(kind, own)),
         Kind::Anthropic | Kind::Gemini | Kind::Ollama => Err(ResolveProblem::Later { provider: kind.as_str() }),
     }
 }
 
 #[cfg(feature = "http")]
-fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+fn openai(
+    kind: Kind,
+    model: &str,
+    settings: &ModelSettings<'_>,
+    options: TargetOptions,
+) -> Result<Arc<dyn Provider>, ResolveProblem> {
     use super::openai::{OPENAI_BASE_URL, OpenAi, OpenAiError, OpenAiSettings};
 
     let official = kind == Kind::OpenAi;
@@ -312,7 +312,7 @@ fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<d
         Some(at) => (&model[..at], Some(model[at + 1..].to_owned())),
         None => (model, None),
     };
-    let of_host = own_url.or_else(|| settings.base_url.clone());
+    let of_host = own_url.or_else(|| options.base_url.clone());
     let of_environment = if of_host.is_none() { settings.variable("OPENAI_BASE_URL") } else { None };
     // A key from the environment belongs to OpenAI, or to the address that the same environment gives. It is not sent
     // to any other server.
@@ -322,7 +322,7 @@ fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<d
         None if official => OPENAI_BASE_URL.to_owned(),
         None => return Err(ResolveProblem::NoBaseUrl),
     };
-    let key = key(settings, may_use_variable)?;
+    let key = key(settings, &options, may_use_variable)?;
     if official && key.is_none() {
         return Err(ResolveProblem::NoKey { variable: "OPENAI_API_KEY", provider: kind.as_str() });
     }
@@ -334,7 +334,7 @@ fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<d
         key,
         organization: of_openai("OPENAI_ORG_ID"),
         project: of_openai("OPENAI_PROJECT_ID"),
-        output: settings.output,
+        output: options.output.unwrap_or_default(),
         official,
     };
     let provider = OpenAi::new(settings).map_err(|error| match error {
@@ -346,25 +346,34 @@ fn openai(kind: Kind, model: &str, settings: &ModelSettings<'_>) -> Result<Arc<d
 }
 
 #[cfg(not(feature = "http"))]
-fn openai(kind: Kind, _model: &str, _settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+fn openai(
+    kind: Kind,
+    _model: &str,
+    _settings: &ModelSettings<'_>,
+    _options: TargetOptions,
+) -> Result<Arc<dyn Provider>, ResolveProblem> {
     Err(ResolveProblem::NotBuilt { provider: kind.as_str(), feature: "http" })
 }
 
 /// A local model. Loads it: what is wrong with the file is said here, not by the first call.
 #[cfg(feature = "llama")]
-fn llama(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
-    use super::llama::{Llama, LlamaSettings};
+fn llama(name: &str, options: TargetOptions) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    use super::llama::{DEFAULT_OUTPUT_TOKENS, Llama, LlamaSettings};
 
     let home = || dirs::home_dir().map(|home| home.join(name.trim_start_matches("~/")));
-    let path = if name.starts_with("~/") { home().unwrap_or_else(|| name.into()) } else { PathBuf::from(name) };
-    let LocalModel { context_size, threads, gpu_layers, seed } = settings.local;
+    let path = if name.starts_with("~/") { home().unwrap_or_else(|| name.into()) } else { name.into() };
+    let TargetOptions { context_size, threads, gpu_layers, params, .. } = options;
     let given = LlamaSettings {
         name: format!("llama:{name}"),
         context_size,
         threads,
         gpu_layers,
-        seed: seed.unwrap_or(0),
-        output: settings.output,
+        temperature: params.temperature.flatten().unwrap_or(0.0) as f32,
+        top_p: params.top_p.flatten().unwrap_or(1.0) as f32,
+        repeat_penalty: params.repeat_penalty.flatten().unwrap_or(1.0) as f32,
+        seed: params.seed.flatten().unwrap_or(0),
+        max_output_tokens: params.max_output_tokens.flatten().unwrap_or(DEFAULT_OUTPUT_TOKENS),
+        output: options.output.unwrap_or_default(),
         ..LlamaSettings::of(path)
     };
     match Llama::new(given) {
@@ -374,17 +383,21 @@ fn llama(name: &str, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, 
 }
 
 #[cfg(not(feature = "llama"))]
-fn llama(_name: &str, _settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+fn llama(_name: &str, _options: TargetOptions) -> Result<Arc<dyn Provider>, ResolveProblem> {
     Err(ResolveProblem::NotBuilt { provider: Kind::Llama.as_str(), feature: "llama" })
 }
 
 /// The key: the option, the file, then the environment.
 #[cfg(feature = "http")]
-fn key(settings: &ModelSettings<'_>, may_use_variable: bool) -> Result<Option<Secret>, ResolveProblem> {
-    if let Some(key) = &settings.api_key {
+fn key(
+    settings: &ModelSettings<'_>,
+    options: &TargetOptions,
+    may_use_variable: bool,
+) -> Result<Option<Secret>, ResolveProblem> {
+    if let Some(key) = &options.api_key {
         return Ok(Some(key.clone()));
     }
-    if let Some(path) = &settings.api_key_file {
+    if let Some(path) = &options.api_key_file {
         return read_key(path).map(Some);
     }
     if !may_use_variable {

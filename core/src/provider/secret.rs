@@ -141,6 +141,13 @@ impl Secret {
         })
     }
 
+    /// Keeps a text that is not shown but may be an ordinary word, such as a header's: it is masked here, and not
+    /// looked for elsewhere.
+    pub fn unlisted(text: &str) -> Option<Self> {
+        let text = text.trim();
+        (!text.is_empty()).then(|| Self(text.into()))
+    }
+
     /// The key itself, for the one header that carries it.
     pub fn expose(&self) -> &str {
         &self.0

@@ -1,13 +1,13 @@
-//! Several targets as one provider: when one fails in a way that another may not, the next is asked.
-//!
-//! Every request starts with the first target. It stops at the first reply, at a fatal failure (the account is refused,
-//! the call was cancelled), or when its attempts or the request's time are used up. It never waits between attempts.
+//! Several targets as one provider. A call's attempts ask them in rotation (`rotation`); a host may also ask the
+//! list itself.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::rotation::Rotation;
+use super::wait::{RealWaits, Waits};
 use super::{ModelReply, ModelRequest, Provider, ProviderError, ReplyFuture};
 use crate::cancel::CancelToken;
 
@@ -17,15 +17,13 @@ pub struct Targets {
     name: String,
     fingerprint: String,
     targets: Vec<Arc<dyn Provider>>,
-    max_attempts: usize,
+    max_requests: u32,
 }
 
 impl Targets {
-    /// A provider over these targets that makes at most `max_attempts` attempts per request, cycling through the list.
-    ///
-    /// `None` without targets. At least one attempt is made. Each attempt gets an equal share of what is left of the
-    /// request's timeout, so that one silent server cannot use up the time of the others.
-    pub fn new(targets: Vec<Arc<dyn Provider>>, max_attempts: usize) -> Option<Self> {
+    /// A provider over these targets; `None` without any. Asked as a whole, it makes at most `max_requests` requests, and at
+    /// least one; an agent's calls have their own bound (`max_generation_attempts`).
+    pub fn new(targets: Vec<Arc<dyn Provider>>, max_requests: u32) -> Option<Self> {
         if targets.is_empty() {
             return None;
         }
@@ -33,58 +31,65 @@ impl Targets {
             targets.iter().map(|target| name(&**target)).collect::<Vec<_>>().join(",")
         };
         let (name, fingerprint) = (joined(|target| target.model()), joined(|target| target.fingerprint()));
-        Some(Self { name, fingerprint, targets, max_attempts: max_attempts.max(1) })
+        Some(Self { name, fingerprint, targets, max_requests })
     }
 
     async fn ask(&self, request: &ModelRequest, cancel: &CancelToken) -> Result<ModelReply, ProviderError> {
         let deadline = Instant::now() + request.timeout;
-        let mut failures: Vec<(&str, ProviderError)> = Vec::new();
-        for attempt in 0..self.max_attempts {
-            let target = &self.targets[attempt % self.targets.len()];
+        let mut rotation = Rotation::new(self.targets.len(), self.max_requests);
+        let mut failures: Vec<(String, ProviderError)> = Vec::new();
+        loop {
+            let target = &self.targets[rotation.target()];
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let share = left / u32::try_from(self.max_attempts - attempt).unwrap_or(u32::MAX);
-            let asked = ModelRequest { timeout: share.max(Duration::from_millis(1)), ..request.clone() };
+            let asked = ModelRequest { timeout: share(left, rotation.left()), ..request.clone() };
             match target.complete(&asked, cancel).await {
                 Ok(mut reply) => {
                     reply.model.get_or_insert_with(|| target.model().to_owned());
-                    if !failures.is_empty() && reply.note.is_none() {
-                        reply.note = Some(Cow::Owned(noted(target.model(), &failures)));
+                    if reply.note.is_none() {
+                        reply.note = fallback_note(target.model(), &failures);
                     }
                     return Ok(reply);
                 }
                 Err(error) if error.class.is_fatal() => return Err(error),
-                Err(error) => failures.push((target.model(), error)),
+                Err(error) => {
+                    let wait = rotation.failed(&error);
+                    failures.push((target.model().to_owned(), error));
+                    match wait {
+                        Some(wait) if Instant::now() + wait < deadline => RealWaits.pause(wait, cancel).await,
+                        Some(_) | None => return Err(all_failed(failures)),
+                    }
+                }
             }
         }
-        Err(self.all_failed(request, failures))
-    }
-
-    /// The last failure's class, and everybody's words.
-    fn all_failed(&self, request: &ModelRequest, mut failures: Vec<(&str, ProviderError)>) -> ProviderError {
-        let Some((_, last)) = failures.pop() else {
-            return ProviderError::timed_out(&self.name, request.timeout);
-        };
-        if failures.is_empty() {
-            return last;
-        }
-        let mut message = format!("{} attempts failed; the last: {}", failures.len() + 1, last.message);
-        for (_, error) in failures.iter().rev() {
-            let _ = write!(message, "; before: {}", error.message);
-        }
-        // Whoever waits should wait for the target that is free first.
-        let waits = failures.iter().map(|(_, error)| error.retry_after).chain([last.retry_after]);
-        let retry_after = waits.flatten().min();
-        ProviderError { retry_after, ..ProviderError::new(last.class, message) }
     }
 }
 
-fn noted(model: &str, failures: &[(&str, ProviderError)]) -> String {
+/// Time of the next of so many requests: an equal share, so that one silent server cannot use up the others' time.
+pub(crate) fn share(left: Duration, requests: u32) -> Duration {
+    (left / requests.max(1)).max(Duration::from_millis(1))
+}
+
+/// What a caller is told when the first target did not answer.
+pub(crate) fn fallback_note(answered: &str, failures: &[(String, ProviderError)]) -> Option<Cow<'static, str>> {
     let failed: Vec<String> =
         failures.iter().map(|(name, error)| format!("{name} ({})", error.class.as_str())).collect();
-    format!("answered by {model} after {} failed", failed.join(", "))
+    (!failed.is_empty()).then(|| format!("answered by {answered} after {} failed", failed.join(", ")).into())
+}
+
+/// The last failure's class, and everybody's words.
+pub(crate) fn all_failed(mut failures: Vec<(String, ProviderError)>) -> ProviderError {
+    let (_, last) = failures.pop().expect("a rotation that failed has a failure");
+    if failures.is_empty() {
+        return last;
+    }
+    let mut message = format!("{} attempts failed; the last: {}", failures.len() + 1, last.message);
+    for (_, error) in failures.iter().rev() {
+        let _ = write!(message, "; before: {}", error.message);
+    }
+    // Whoever waits should wait for the target that is free first.
+    let waits = failures.iter().map(|(_, error)| error.retry_after).chain([last.retry_after]);
+    let retry_after = waits.flatten().min();
+    ProviderError { retry_after, ..ProviderError::new(last.class, message) }
 }
 
 impl Provider for Targets {
@@ -94,6 +99,10 @@ impl Provider for Targets {
 
     fn fingerprint(&self) -> &str {
         &self.fingerprint
+    }
+
+    fn targets(&self) -> &[Arc<dyn Provider>] {
+        &self.targets
     }
 
     fn ready(&self) -> Result<(), ProviderError> {

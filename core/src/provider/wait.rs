@@ -8,6 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::process;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -205,6 +206,31 @@ pub async fn bounded<T: Send + 'static>(
             let message = format!("internal error while waiting for {model}: {join}");
             Err(ProviderError::new(ProviderErrorClass::Failed, message))
         }
+    }
+}
+
+/// How long calls wait between two requests. Tests bring their own time.
+pub trait Waits: Send + Sync + std::fmt::Debug {
+    /// Resolves after `wait`, or as soon as `cancel` is set.
+    fn pause<'a>(&'a self, wait: Duration, cancel: &'a CancelToken) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+}
+
+/// The clock of this machine.
+#[derive(Debug)]
+pub(crate) struct RealWaits;
+
+/// Waits as long as it is told to.
+pub(crate) fn wait_really() -> Arc<dyn Waits> {
+    Arc::new(RealWaits)
+}
+
+impl Waits for RealWaits {
+    fn pause<'a>(&'a self, wait: Duration, cancel: &'a CancelToken) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            if !wait.is_zero() {
+                never("a pause", wait, cancel).await;
+            }
+        })
     }
 }
 

@@ -7,12 +7,13 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use crate::accounting::{AccountingEntry, Total, Totals};
 use crate::agent::{Agent, UseError};
 use crate::ids::CallId;
 use crate::log::record::CallRecord;
 use crate::program::registry::Registry;
 use crate::program::{Executor, Isolation, Language};
-use crate::provider::{LocalModel, ModelSpec};
+use crate::provider::{ModelSpec, Waits, wait_really};
 use crate::store::Store;
 use crate::value::Map;
 
@@ -26,6 +27,7 @@ pub mod repertoire;
 pub mod replay;
 pub mod settings;
 mod spawn;
+pub mod target_options;
 pub mod trial;
 pub mod wait;
 
@@ -49,6 +51,9 @@ struct Inner {
     registry: Registry,
     delegates: Delegates,
     calls: Mutex<VecDeque<Arc<CallRecord>>>,
+    /// What all requests to models used.
+    totals: Mutex<Totals>,
+    waits: Arc<dyn Waits>,
 }
 
 /// Builds a runtime.
@@ -56,6 +61,7 @@ struct Inner {
 pub struct RuntimeBuilder {
     name: Option<&'static str>,
     options: Options,
+    waits: Option<Arc<dyn Waits>>,
 }
 
 impl RuntimeBuilder {
@@ -71,6 +77,12 @@ impl RuntimeBuilder {
         self
     }
 
+    /// How calls wait between two requests to a model; tests bring their own time.
+    pub fn waits(mut self, waits: Arc<dyn Waits>) -> Self {
+        self.waits = Some(waits);
+        self
+    }
+
     /// Resolves the options. Without a model the default order of product.md section 6 decides.
     pub fn build(self) -> Result<Runtime, OptionError> {
         let mut options = self.options;
@@ -78,13 +90,10 @@ impl RuntimeBuilder {
             let message = "belongs to one agent; give it to `Agent.for_role`".to_owned();
             return Err(OptionError::Invalid { name: "name", message });
         }
-        let model = options.model.take().unwrap_or_default();
         if options.store.is_none() {
-            options.store = Some(default_store(&model)?);
+            options.store = Some(default_store(options.model.as_ref().unwrap_or(&ModelSpec::Default))?);
         }
-        let settings = Settings::new(settings::resolve_model(&model, &options, None)?.provider);
-        (options.base_url, options.api_key, options.api_key_file, options.output) = (None, None, None, None);
-        options.local = LocalModel::default();
+        let settings = Settings::of_model(&mut options)?;
         Ok(Runtime(Arc::new(Inner {
             name: self.name.unwrap_or("cadenza-rust"),
             settings: Arc::new(settings.with(options)?),
@@ -92,6 +101,8 @@ impl RuntimeBuilder {
             registry: Registry::default(),
             delegates: Delegates::default(),
             calls: Mutex::default(),
+            totals: Mutex::default(),
+            waits: self.waits.unwrap_or_else(wait_really),
         })))
     }
 }
@@ -104,7 +115,9 @@ fn default_store(model: &ModelSpec) -> Result<StoreOption, OptionError> {
         ModelSpec::Targets(targets) if targets.iter().any(|target| matches!(target, ModelSpec::Provider(_))) => {
             Ok(StoreOption::Memory)
         }
-        ModelSpec::Default | ModelSpec::Name(_) | ModelSpec::Targets(_) => config::store_of_environment(),
+        ModelSpec::Default | ModelSpec::Name(_) | ModelSpec::Target { .. } | ModelSpec::Targets(_) => {
+            config::store_of_environment()
+        }
     }
 }
 
@@ -188,6 +201,19 @@ impl Runtime {
     /// Log lines that were lost since the start.
     pub fn dropped_log_lines(&self) -> u64 {
         self.0.settings.log.as_ref().map_or(0, |log| log.dropped())
+    }
+
+    /// What all requests to models used since the runtime was made, by target (SC-4.01).
+    pub fn usage(&self) -> Vec<(String, Total)> {
+        self.0.totals.lock().by_target().into_iter().map(|(target, total)| (target.to_owned(), total)).collect()
+    }
+
+    pub(crate) fn count(&self, entry: &AccountingEntry) {
+        self.0.totals.lock().add(entry);
+    }
+
+    pub(crate) fn waits(&self) -> &dyn Waits {
+        &*self.0.waits
     }
 
     pub(crate) fn delegates(&self) -> &Delegates {

@@ -4,15 +4,20 @@
 //! names, types and bounds are known here alone. An unknown name is refused with a suggestion, and no option is
 //! accepted and ignored: those that a later version will honour are refused with a sentence that says so.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::accounting::{Cost, Prices};
 use crate::contract::delegation::{self, ContractFieldError, ContractSource, DelegationContract};
 use crate::log::LogSink;
 use crate::outcome::Durability;
 use crate::program::{Isolation, Language};
-use crate::provider::{LocalModel, ModelSpec, Output, Secret};
+use crate::provider::ModelSpec;
+use crate::provider::target::TargetOptions;
+use crate::runtime::settings::MAX_GENERATION_ATTEMPTS;
+use crate::runtime::target_options;
 use crate::store::Store;
 use crate::tools::Tool;
 use crate::value::{Map, Value};
@@ -74,23 +79,20 @@ impl Reuse {
 pub struct Options {
     /// `model`.
     pub model: Option<ModelSpec>,
-    /// `base_url`.
-    pub base_url: Option<String>,
-    /// `api_key`.
-    pub api_key: Option<Secret>,
-    /// `api_key_file`.
-    pub api_key_file: Option<PathBuf>,
-    /// `output`: how a provider asks for a program.
-    pub output: Option<Output>,
-    /// `context_size`, `threads`, `gpu_layers`, `seed`: how a local model is loaded and asked.
-    pub local: LocalModel,
+    /// How a model is reached and asked: `base_url`, `api_key`, `temperature` and the others of
+    /// [`target_options::NAMES`].
+    pub target: TargetOptions,
+    /// `providers`: the same for each provider's name; nearer than [`Self::target`], farther than a target's own.
+    pub providers: BTreeMap<String, TargetOptions>,
+    /// `prices`, by model.
+    pub prices: Option<Arc<Prices>>,
     /// `language`.
     pub language: Option<Language>,
     /// `log`.
     pub log: Option<LogOption>,
     /// `debug`.
     pub debug: Option<bool>,
-    /// `max_generation_attempts`, 1 to 4 (V9).
+    /// `max_generation_attempts`, 1 to 16. Of these, at most three answer a reply that was no program (V9).
     pub max_generation_attempts: Option<u32>,
     /// `execution_repairs`, 0 to 3.
     pub execution_repairs: Option<u32>,
@@ -112,6 +114,8 @@ pub struct Options {
     pub max_calls: Option<u32>,
     /// `max_tokens`; `Some(None)` lifts the limit.
     pub max_tokens: Option<Option<u64>>,
+    /// `max_cost`; `Some(None)` lifts the limit.
+    pub max_cost: Option<Option<Cost>>,
     /// The delegation contract's fields, merged.
     pub contract: Option<Arc<DelegationContract>>,
     /// `tools`.
@@ -169,16 +173,29 @@ impl From<ContractFieldError> for OptionError {
 }
 
 /// Every option name, for suggestions, completion and documentation.
-pub const NAMES: [&str; 36] = [
+pub const NAMES: [&str; 50] = [
     "model",
     "base_url",
     "api_key",
     "api_key_file",
     "output",
+    "stream",
+    "headers",
+    "proxy",
     "context_size",
     "threads",
     "gpu_layers",
+    "temperature",
+    "top_p",
+    "repeat_penalty",
     "seed",
+    "max_output_tokens",
+    "reasoning_effort",
+    "extended_thinking",
+    "extra",
+    "force_params",
+    "providers",
+    "prices",
     "language",
     "log",
     "logging",
@@ -194,6 +211,7 @@ pub const NAMES: [&str; 36] = [
     "max_delegation_depth",
     "max_calls",
     "max_tokens",
+    "max_cost",
     "purpose",
     "deliverable",
     "acceptance",
@@ -213,11 +231,9 @@ impl Options {
     pub fn is_empty(&self) -> bool {
         let Self {
             model,
-            base_url,
-            api_key,
-            api_key_file,
-            output,
-            local,
+            target,
+            providers,
+            prices,
             language,
             log,
             debug,
@@ -232,6 +248,7 @@ impl Options {
             max_delegation_depth,
             max_calls,
             max_tokens,
+            max_cost,
             contract,
             tools,
             reuse,
@@ -242,11 +259,9 @@ impl Options {
             name,
         } = self;
         model.is_none()
-            && base_url.is_none()
-            && api_key.is_none()
-            && api_key_file.is_none()
-            && output.is_none()
-            && *local == LocalModel::default()
+            && target.is_empty()
+            && providers.is_empty()
+            && prices.is_none()
             && language.is_none()
             && log.is_none()
             && debug.is_none()
@@ -261,6 +276,7 @@ impl Options {
             && max_delegation_depth.is_none()
             && max_calls.is_none()
             && max_tokens.is_none()
+            && max_cost.is_none()
             && contract.is_none()
             && tools.is_none()
             && reuse.is_none()
@@ -314,19 +330,13 @@ impl Options {
     fn read(&mut self, name: &str, value: &Value) -> Result<(), OptionError> {
         match name {
             "model" => self.model = Some(model_spec(value)?),
-            "base_url" => self.base_url = Some(text("base_url", value)?),
-            "api_key" => {
-                let key = Secret::new(&text("api_key", value)?);
-                self.api_key = Some(key.ok_or_else(|| invalid("api_key", "a key that is not blank", value))?);
+            name if target_options::read(&mut self.target, name, value)? => {}
+            "providers" => self.providers = target_options::providers(value)?,
+            "prices" => {
+                let prices =
+                    Prices::from_value(value).map_err(|message| OptionError::Invalid { name: "prices", message });
+                self.prices = Some(Arc::new(prices?));
             }
-            "api_key_file" => self.api_key_file = Some(text("api_key_file", value)?.into()),
-            "output" => {
-                self.output = Some(one_of("output", value, &Output::ALL.map(|output| (output.as_str(), output)))?);
-            }
-            "context_size" => self.local.context_size = Some(whole("context_size", value, 1, 1 << 24)?),
-            "threads" => self.local.threads = Some(whole("threads", value, 1, 1024)?),
-            "gpu_layers" => self.local.gpu_layers = Some(whole("gpu_layers", value, 0, 9999)?),
-            "seed" => self.local.seed = Some(whole("seed", value, 0, i64::MAX)?),
             "language" => {
                 self.language = Some(one_of("language", value, &[("lua", Language::Lua), ("rhai", Language::Rhai)])?);
             }
@@ -349,7 +359,8 @@ impl Options {
             }
             "debug" => self.debug = Some(value.as_bool().ok_or_else(|| invalid("debug", "true or false", value))?),
             "max_generation_attempts" => {
-                self.max_generation_attempts = Some(whole("max_generation_attempts", value, 1, 4)?)
+                self.max_generation_attempts =
+                    Some(whole("max_generation_attempts", value, 1, MAX_GENERATION_ATTEMPTS.into())?)
             }
             "execution_repairs" => self.execution_repairs = Some(whole("execution_repairs", value, 0, 3)?),
             "provider_timeout_seconds" => self.provider_timeout = Some(seconds("provider_timeout_seconds", value)?),
@@ -369,6 +380,18 @@ impl Options {
                 self.max_tokens = Some(match value {
                     Value::Null => None,
                     other => Some(whole("max_tokens", other, 1, 1 << 50)?),
+                });
+            }
+            "max_cost" => {
+                self.max_cost = Some(match value {
+                    Value::Null => None,
+                    other => Some(
+                        other
+                            .as_float()
+                            .and_then(Cost::from_usd)
+                            .filter(|cost| *cost > Cost::default())
+                            .ok_or_else(|| invalid("max_cost", "an amount of US dollars above 0", other))?,
+                    ),
                 });
             }
             "delegation_contract" => {}
@@ -443,31 +466,29 @@ fn model_spec(value: &Value) -> Result<ModelSpec, OptionError> {
         Value::Null => Ok(ModelSpec::Default),
         Value::String(name) if !name.trim().is_empty() => Ok(ModelSpec::Name(name.clone())),
         Value::List(targets) if !targets.is_empty() => {
-            let named = |target: &Value| target.as_str().map(ModelSpec::from).ok_or_else(expected);
-            targets.iter().map(named).collect::<Result<_, _>>().map(ModelSpec::Targets)
+            targets.iter().map(target_options::target).collect::<Result<_, _>>().map(ModelSpec::Targets)
         }
-        Value::String(_) | Value::List(_) | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Map(_) => {
-            Err(expected())
-        }
+        Value::Map(_) => target_options::target(value),
+        Value::String(_) | Value::List(_) | Value::Bool(_) | Value::Int(_) | Value::Float(_) => Err(expected()),
     }
 }
 
-fn text(name: &'static str, value: &Value) -> Result<String, OptionError> {
+pub(super) fn text(name: &'static str, value: &Value) -> Result<String, OptionError> {
     value.as_str().filter(|text| !text.is_empty()).map(str::to_owned).ok_or_else(|| invalid(name, "text", value))
 }
 
-fn invalid(name: &'static str, expected: &str, value: &Value) -> OptionError {
+pub(super) fn invalid(name: &'static str, expected: &str, value: &Value) -> OptionError {
     let mut shown = value.to_json();
     if shown.len() > 80 {
         let cut = (0..=80).rev().find(|index| shown.is_char_boundary(*index)).unwrap_or(0);
         shown.truncate(cut);
         shown.push('…');
     }
-    let shown = if name == "api_key" { "something else".to_owned() } else { shown };
+    let shown = if matches!(name, "api_key" | "proxy" | "headers") { "something else".to_owned() } else { shown };
     OptionError::Invalid { name, message: format!("expected {expected}, got {shown}") }
 }
 
-fn one_of<T: Copy>(name: &'static str, value: &Value, choices: &[(&str, T)]) -> Result<T, OptionError> {
+pub(super) fn one_of<T: Copy>(name: &'static str, value: &Value, choices: &[(&str, T)]) -> Result<T, OptionError> {
     let chosen = value.as_str().and_then(|text| choices.iter().find(|(choice, _)| *choice == text));
     chosen.map(|(_, chosen)| *chosen).ok_or_else(|| {
         let choices: Vec<_> = choices.iter().map(|(choice, _)| format!("{choice:?}")).collect();
@@ -475,7 +496,12 @@ fn one_of<T: Copy>(name: &'static str, value: &Value, choices: &[(&str, T)]) -> 
     })
 }
 
-fn whole<T: TryFrom<i64>>(name: &'static str, value: &Value, least: i64, most: i64) -> Result<T, OptionError> {
+pub(super) fn whole<T: TryFrom<i64>>(
+    name: &'static str,
+    value: &Value,
+    least: i64,
+    most: i64,
+) -> Result<T, OptionError> {
     let number = match value {
         Value::Int(_) | Value::Float(_) => value.as_int(),
         Value::Null | Value::Bool(_) | Value::String(_) | Value::List(_) | Value::Map(_) => None,

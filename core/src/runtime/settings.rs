@@ -1,11 +1,13 @@
 //! Settings: resolved options. Immutable and shared: a delegate without options of its own shares its parent's.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::accounting::{Cost, Prices};
 use crate::contract::ExecutionContract;
 use crate::contract::delegation::DelegationContract;
 use crate::ids::Digest;
@@ -15,6 +17,7 @@ use crate::outcome::Durability;
 use crate::program::lock::{self, Lock};
 use crate::program::{Isolation, Language, Limits};
 use crate::prompt::ToolDocs;
+use crate::provider::target::TargetOptions;
 use crate::provider::{self, ModelSettings, ModelSpec, Provider, Resolved};
 use crate::runtime::driver;
 use crate::runtime::options::{LogOption, OptionError, Options, Reuse, StoreOption};
@@ -27,12 +30,16 @@ use crate::value::{Map, Value};
 #[derive(Debug)]
 pub struct Settings {
     pub(crate) provider: Arc<dyn Provider>,
+    /// What the provider was resolved from.
+    chosen: Arc<Chosen>,
     pub(crate) model: Arc<str>,
+    pub(crate) prices: Arc<Prices>,
     pub(crate) language: Language,
     pub(crate) log: Option<Arc<dyn LogSink>>,
     pub(crate) logging: bool,
     pub(crate) debug: bool,
-    pub(crate) max_generation_attempts: u32,
+    /// As it was set; see [`Self::generation_attempts`].
+    max_generation_attempts: Option<u32>,
     pub(crate) execution_repairs: u32,
     pub(crate) provider_timeout: Duration,
     pub(crate) limits: Arc<Limits>,
@@ -41,6 +48,7 @@ pub struct Settings {
     pub(crate) max_delegation_depth: u32,
     pub(crate) max_calls: u32,
     pub(crate) max_tokens: Option<u64>,
+    pub(crate) max_cost: Option<Cost>,
     pub(crate) delegation: Arc<DelegationContract>,
     pub(crate) tools: Arc<ToolSet>,
     pub(crate) tool_docs: Arc<ToolDocs>,
@@ -59,6 +67,17 @@ pub struct Settings {
     pub(crate) root_contract: Mutex<Option<Arc<ExecutionContract>>>,
 }
 
+/// Most of `max_generation_attempts`.
+pub(crate) const MAX_GENERATION_ATTEMPTS: u32 = 16;
+
+/// A model as it was asked for, and all that was said about how to reach and ask it.
+#[derive(Clone, Debug, Default)]
+struct Chosen {
+    model: ModelSpec,
+    target: TargetOptions,
+    providers: BTreeMap<String, TargetOptions>,
+}
+
 impl Settings {
     /// The defaults of product.md section 2 around one model.
     pub(crate) fn new(provider: Arc<dyn Provider>) -> Self {
@@ -67,12 +86,14 @@ impl Settings {
         Self {
             model: provider.model().into(),
             environment: driver::environment(provider.fingerprint()),
+            chosen: Arc::new(Chosen { model: ModelSpec::Provider(provider.clone()), ..Chosen::default() }),
+            prices: Arc::default(),
             provider,
             language: Language::Lua,
             log: None,
             logging: true,
             debug: false,
-            max_generation_attempts: 2,
+            max_generation_attempts: None,
             execution_repairs: 1,
             provider_timeout: Duration::from_secs(120),
             limits: Arc::new(Limits::default()),
@@ -81,6 +102,7 @@ impl Settings {
             max_delegation_depth: 8,
             max_calls: 256,
             max_tokens: None,
+            max_cost: None,
             contract_fingerprint: fingerprint(&delegation, &tools),
             tool_docs: Arc::new(tool_docs(&tools)),
             delegation,
@@ -96,12 +118,15 @@ impl Settings {
 
     /// These settings with `options` laid over them. The delegation contract is not inherited: it belongs to one
     /// delegation, so without one in `options` the result has none.
-    pub(crate) fn with(&self, options: Options) -> Result<Self, OptionError> {
+    pub(crate) fn with(&self, mut options: Options) -> Result<Self, OptionError> {
         let mut limits = (*self.limits).clone();
         limits.cpu_time = options.program_timeout.unwrap_or(limits.cpu_time);
         limits.max_instructions = options.max_instructions.unwrap_or(limits.max_instructions);
         limits.max_memory_bytes = options.max_memory_bytes.unwrap_or(limits.max_memory_bytes);
-        let provider = resolve(&options, self.store.as_ref())?.unwrap_or_else(|| self.provider.clone());
+        let (chosen, provider) = match self.choose(&mut options)? {
+            Some((chosen, provider)) => (Arc::new(chosen), provider),
+            None => (self.chosen.clone(), self.provider.clone()),
+        };
         let (tools, tool_docs) = match options.tools {
             None => (self.tools.clone(), self.tool_docs.clone()),
             Some(tools) => {
@@ -117,7 +142,10 @@ impl Settings {
         let delegation = options.contract.unwrap_or_default();
         Ok(Self {
             model: provider.model().into(),
+            prices: options.prices.unwrap_or_else(|| self.prices.clone()),
             environment: driver::environment(provider.fingerprint()),
+            chosen,
+            max_generation_attempts: options.max_generation_attempts.or(self.max_generation_attempts),
             provider,
             language: options.language.unwrap_or(self.language),
             log: match options.log {
@@ -129,7 +157,6 @@ impl Settings {
             },
             logging: options.logging.unwrap_or(self.logging),
             debug: options.debug.unwrap_or(self.debug),
-            max_generation_attempts: options.max_generation_attempts.unwrap_or(self.max_generation_attempts),
             execution_repairs: options.execution_repairs.unwrap_or(self.execution_repairs),
             provider_timeout: options.provider_timeout.unwrap_or(self.provider_timeout),
             limits: if limits == *self.limits { self.limits.clone() } else { Arc::new(limits) },
@@ -138,6 +165,7 @@ impl Settings {
             max_delegation_depth: options.max_delegation_depth.unwrap_or(self.max_delegation_depth),
             max_calls: options.max_calls.unwrap_or(self.max_calls),
             max_tokens: options.max_tokens.unwrap_or(self.max_tokens),
+            max_cost: options.max_cost.unwrap_or(self.max_cost),
             contract_fingerprint: fingerprint(&delegation, &tools),
             delegation,
             tools,
@@ -161,6 +189,54 @@ impl Settings {
         })
     }
 
+    /// The settings of a runtime, before its other options are laid over them: takes the model out of `options`, and all
+    /// that says how to reach and ask it.
+    pub(crate) fn of_model(options: &mut Options) -> Result<Self, OptionError> {
+        let model = options.model.take().unwrap_or_default();
+        let provider = resolve_model(&model, options, None)?.provider;
+        let (target, providers) = (std::mem::take(&mut options.target), std::mem::take(&mut options.providers));
+        Ok(Self { chosen: Arc::new(Chosen { model, target, providers }), ..Self::new(provider) })
+    }
+
+    /// Another model, or the same one asked otherwise; `None` when the options say nothing of either.
+    fn choose(&self, options: &mut Options) -> Result<Option<(Chosen, Arc<dyn Provider>)>, OptionError> {
+        if options.model.is_none() && options.target.is_empty() && options.providers.is_empty() {
+            return Ok(None);
+        }
+        let mut far = self.chosen.target.clone();
+        if options.model.is_some() {
+            // Address and keys were said of the other model.
+            far = TargetOptions {
+                params: far.params,
+                output: far.output,
+                stream: far.stream,
+                ..TargetOptions::default()
+            };
+        }
+        let mut providers = self.chosen.providers.clone();
+        for (name, near) in std::mem::take(&mut options.providers) {
+            let near = match providers.remove(&name) {
+                Some(far) => near.over(&far),
+                None => near,
+            };
+            providers.insert(name, near);
+        }
+        let chosen = Chosen {
+            model: options.model.take().unwrap_or_else(|| self.chosen.model.clone()),
+            target: std::mem::take(&mut options.target).over(&far),
+            providers,
+        };
+        let asked = Options {
+            target: chosen.target.clone(),
+            providers: chosen.providers.clone(),
+            store: options.store.clone(),
+            reuse: options.reuse,
+            ..Options::default()
+        };
+        let provider = resolve_model(&chosen.model, &asked, self.store.as_ref())?.provider;
+        Ok(Some((chosen, provider)))
+    }
+
     /// The settings as options: what `Options::from_map` reads, by name.
     pub(crate) fn to_map(&self) -> Map {
         let seconds = |duration: Duration| Value::Float(duration.as_secs_f64());
@@ -170,13 +246,13 @@ impl Settings {
             Isolation::Fresh => "fresh",
         };
         let store = self.store.as_ref().map_or_else(|| ":memory:".to_owned(), |store| store.location());
-        let entries: [(&str, Value); 20] = [
+        let entries: [(&str, Value); 21] = [
             ("model", (&*self.model).into()),
             ("language", self.language.as_str().into()),
             ("log", self.log.is_some().into()),
             ("logging", self.logging.into()),
             ("debug", self.debug.into()),
-            ("max_generation_attempts", self.max_generation_attempts.into()),
+            ("max_generation_attempts", self.generation_attempts().into()),
             ("execution_repairs", self.execution_repairs.into()),
             ("provider_timeout_seconds", seconds(self.provider_timeout)),
             ("program_timeout_seconds", seconds(self.limits.cpu_time)),
@@ -187,12 +263,19 @@ impl Settings {
             ("max_delegation_depth", self.max_delegation_depth.into()),
             ("max_calls", self.max_calls.into()),
             ("max_tokens", self.max_tokens.map(whole).into()),
+            ("max_cost", self.max_cost.map(|cost| Value::Float(cost.usd())).into()),
             ("reuse", self.reuse.as_str().into()),
             ("namespace", (&*self.namespace).into()),
             ("store", store.as_str().into()),
             ("durability", self.durability.map(Durability::as_str).into()),
         ];
         entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// Requests that one generation may make (AC-7.7, SC-1.15 to 1.19): as set, else two, and each target of a list once.
+    pub(crate) fn generation_attempts(&self) -> u32 {
+        let targets = u32::try_from(self.provider.targets().len()).unwrap_or(u32::MAX);
+        self.max_generation_attempts.unwrap_or_else(|| targets.clamp(2, MAX_GENERATION_ATTEMPTS))
     }
 
     /// Whether a delegate of an agent with these settings can share them as they are.
@@ -238,30 +321,6 @@ fn open_store(_path: &Path) -> Result<Arc<dyn Store>, OptionError> {
     Err(OptionError::NotYet { name: "store", message: "this build has no SQLite (feature `sqlite`)" })
 }
 
-/// The provider that the options name; `None` when they name none.
-fn resolve(options: &Options, store: Option<&Arc<dyn Store>>) -> Result<Option<Arc<dyn Provider>>, OptionError> {
-    let invalid = |name, message: String| OptionError::Invalid { name, message };
-    let Some(model) = &options.model else {
-        let companions = [
-            ("base_url", options.base_url.is_some()),
-            ("api_key", options.api_key.is_some()),
-            ("api_key_file", options.api_key_file.is_some()),
-            ("output", options.output.is_some()),
-            ("context_size", options.local.context_size.is_some()),
-            ("threads", options.local.threads.is_some()),
-            ("gpu_layers", options.local.gpu_layers.is_some()),
-            ("seed", options.local.seed.is_some()),
-        ];
-        return match companions.into_iter().find(|(_, given)| *given) {
-            Some((name, _)) => {
-                Err(invalid(name, "goes together with `model`, such as \"openai-compatible:NAME\"".into()))
-            }
-            None => Ok(None),
-        };
-    };
-    resolve_model(model, options, store).map(|resolved| Some(resolved.provider))
-}
-
 /// The provider of a model, with the process's environment.
 /// `store` is where recorded calls are when the options name none.
 pub(crate) fn resolve_model(
@@ -281,11 +340,8 @@ pub(crate) fn resolve_model(
         recorded_flow(&*store.ok_or("it needs the store in which the call is recorded: set `store` to its path")?, id)
     };
     let settings = ModelSettings {
-        base_url: options.base_url.clone(),
-        api_key: options.api_key.clone(),
-        api_key_file: options.api_key_file.clone(),
-        output: options.output.unwrap_or_default(),
-        local: options.local,
+        options: options.target.clone(),
+        providers: options.providers.clone(),
         configured: None,
         environment: Some(&environment),
         nobody_asks: options.reuse == Some(Reuse::Locked),

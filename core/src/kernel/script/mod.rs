@@ -372,7 +372,7 @@ impl<'a> Bench<'a> {
                 };
                 let result = adapter::adapt(profile, strict, &reply);
                 let chunks = atom.chunks().into_iter().map(Arc::from).collect();
-                let usage = said.tokens.map(|tokens| Usage { input: 0, cached: 0, output: tokens });
+                let usage = said.tokens.map(|tokens| Usage { output: tokens, ..Usage::default() });
                 let prompt_bytes = said.prompt_bytes.unwrap_or(self.conversation_bytes);
                 let cancelled = said.cancelled;
                 Input::Inferred(Box::new(Inference { result, usage, prompt_bytes, chunks, cancelled }))

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::chat::{self, Turn};
-use super::gate::{Gate, TokenId, Vocabulary, argmax, softmax_draw};
+use super::gate::{Gate, Sampler, Sampling, TokenId, Vocabulary};
 use super::grammar::Grammar;
 use crate::cancel::CancelToken;
 use crate::fork::PerProcess;
@@ -54,8 +54,7 @@ pub(super) struct Wanted {
     /// What the reply must be; `None` leaves the model alone (the control of the tests).
     pub form: Option<Form>,
     pub max_output_tokens: u32,
-    /// 0 takes the likeliest token.
-    pub temperature: f32,
+    pub sampling: Sampling,
     pub seed: u64,
 }
 
@@ -277,10 +276,7 @@ impl Speaker<'_> {
         let least = gate.as_ref().map_or(1, |gate| gate.left(gate.start()));
         let limit = self.limit(prompt.len(), least, wanted.max_output_tokens)?;
         let reused = self.evaluate_prompt(&prompt, stop)?;
-        let mut written = match &gate {
-            Some(gate) => self.write_gated(gate, limit, wanted, stop)?,
-            None => self.write_freely(limit, wanted, stop)?,
-        };
+        let mut written = self.write(gate.as_deref(), limit, wanted, stop)?;
         written.prompt_tokens = prompt.len() as u64;
         written.reused_tokens = reused as u64;
         Ok(written)
@@ -356,33 +352,28 @@ impl Speaker<'_> {
         Ok(())
     }
 
-    /// A reply that cannot be anything but whole.
-    fn write_gated(
+    /// Chooses token after token until the reply is whole, the model ends it, or the limit is reached. Behind a gate it
+    /// is whole in every case.
+    fn write(
         &mut self,
-        gate: &Gate,
+        gate: Option<&Gate>,
         limit: u32,
         wanted: &Wanted,
         stop: Stop<'_>,
     ) -> Result<Written, ProviderError> {
-        let mut random = fastrand::Rng::with_seed(wanted.seed);
-        let mut bytes = gate.opening().to_vec();
-        let (mut state, mut count, mut ended) = (gate.start(), 0, false);
-        while gate.rest(state).is_none() {
+        let mut sampler = Sampler::new(wanted.sampling, wanted.seed);
+        let mut bytes = gate.map(|gate| gate.opening().to_vec()).unwrap_or_default();
+        let mut state = gate.map_or(0, Gate::start);
+        let whole = |state| gate.is_some_and(|gate| gate.rest(state).is_some());
+        let (mut count, mut ended) = (0, false);
+        while !whole(state) && count < limit {
             if let Some(why) = stop() {
                 return Err(why);
             }
-            if count == limit {
-                break;
-            }
-            let logits = self.context.get_logits();
             let remaining = limit - count - 1;
-            let chosen = if wanted.temperature > 0.0 {
-                gate.drawn(logits, state, remaining, wanted.temperature, random.f64())
-            } else {
-                gate.likeliest(logits, state, remaining)
-            };
-            // Cannot fire: `left(state) <= limit - count` holds at the start and after every allowed token.
-            let (token, next) = chosen.ok_or_else(|| failed(&self.name, "internal error: the gate allows no token"))?;
+            let chosen = sampler.choose(self.context.get_logits(), gate.map(|gate| (gate, state, remaining)));
+            // With a gate this cannot fire: `left(state) <= limit - count` at the start, and behind every allowed token.
+            let (token, next) = chosen.ok_or_else(|| failed(&self.name, "the model gave no number for any token"))?;
             count += 1;
             if self.vocabulary.is_end(token) {
                 ended = true;
@@ -390,44 +381,19 @@ impl Speaker<'_> {
             }
             bytes.extend_from_slice(self.vocabulary.piece(token));
             state = next;
-            if gate.rest(state).is_none() && count < limit {
+            if !whole(state) && count < limit {
                 self.evaluate(&[token_of(token)])?;
             }
         }
-        ended |= gate.rest(state).is_some();
-        bytes.extend_from_slice(gate.rest(state).unwrap_or_default());
-        // Cannot fire: every path of a grammar is UTF-8, and the reply ends where its grammar does.
-        let text = String::from_utf8(bytes).map_err(|_| failed(&self.name, "internal error: the reply is no text"))?;
-        Ok(Written { text, prompt_tokens: 0, reused_tokens: 0, output_tokens: count.into(), ended })
-    }
-
-    /// Whatever the model writes.
-    fn write_freely(&mut self, limit: u32, wanted: &Wanted, stop: Stop<'_>) -> Result<Written, ProviderError> {
-        let mut random = fastrand::Rng::with_seed(wanted.seed);
-        let mut bytes = Vec::new();
-        let (mut count, mut ended) = (0, false);
-        while count < limit {
-            if let Some(why) = stop() {
-                return Err(why);
+        ended |= whole(state);
+        bytes.extend_from_slice(gate.and_then(|gate| gate.rest(state)).unwrap_or_default());
+        let text = match gate {
+            // Cannot fire: every path of a grammar is UTF-8, and the reply ends where its grammar does.
+            Some(_) => {
+                String::from_utf8(bytes).map_err(|_| failed(&self.name, "internal error: the reply is no text"))?
             }
-            let logits = self.context.get_logits();
-            let chosen = if wanted.temperature > 0.0 {
-                softmax_draw(logits, wanted.temperature, random.f64(), |_| true)
-            } else {
-                argmax(logits, |_| true)
-            };
-            let token = chosen.ok_or_else(|| failed(&self.name, "the model gave no number for any token"))?;
-            count += 1;
-            if self.vocabulary.is_end(token) {
-                ended = true;
-                break;
-            }
-            bytes.extend_from_slice(self.vocabulary.piece(token));
-            if count < limit {
-                self.evaluate(&[token_of(token)])?;
-            }
-        }
-        let text = String::from_utf8_lossy(&bytes).into_owned();
+            None => String::from_utf8_lossy(&bytes).into_owned(),
+        };
         Ok(Written { text, prompt_tokens: 0, reused_tokens: 0, output_tokens: count.into(), ended })
     }
 

@@ -4,6 +4,7 @@
 //! tokens than remain. Both hold from the first token on, so a reply that is no reply cannot be written: at the limit of
 //! the output the only tokens left are those that complete it. This module never asks a model.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::grammar::{Grammar, StateId};
@@ -238,34 +239,6 @@ impl Gate {
         self.grammar.walk(state, self.vocabulary.piece(token)).filter(|next| self.left(*next) <= remaining)
     }
 
-    /// The most likely token that is allowed, and the state behind it. Of equals, the first.
-    ///
-    /// `None` only when no token is allowed, which cannot be while `left(state) <= remaining + 1`.
-    pub fn likeliest(&self, logits: &[f32], state: StateId, remaining: u32) -> Option<(TokenId, StateId)> {
-        // Mostly the likeliest of all is allowed.
-        let best = argmax(logits, |_| true)?;
-        if let Some(next) = self.after(state, best, remaining) {
-            return Some((best, next));
-        }
-        let best = argmax(logits, |token| self.allows(state, token, remaining))?;
-        Some((best, self.after(state, best, remaining)?))
-    }
-
-    /// A token that is allowed, drawn with the probability that the model gives it among those.
-    ///
-    /// `draw` is a number from 0 to 1, 1 excluded.
-    pub fn drawn(
-        &self,
-        logits: &[f32],
-        state: StateId,
-        remaining: u32,
-        temperature: f32,
-        draw: f64,
-    ) -> Option<(TokenId, StateId)> {
-        let token = softmax_draw(logits, temperature, draw, |token| self.allows(state, token, remaining))?;
-        Some((token, self.after(state, token, remaining)?))
-    }
-
     fn allows(&self, state: StateId, token: TokenId, remaining: u32) -> bool {
         if remaining >= self.most_left {
             // From no state that tokens lead to is it further.
@@ -275,8 +248,88 @@ impl Gate {
     }
 }
 
+/// How a token is chosen among those that are allowed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 takes the likeliest.
+    pub temperature: f32,
+    /// Draws from the likeliest that together are as likely as this.
+    pub top_p: f32,
+    /// Above 1, what was chosen lately becomes less likely.
+    pub repeat_penalty: f32,
+}
+
+/// Tokens that the repeat penalty looks back on.
+const LATELY: usize = 64;
+
+/// Chooses the tokens of one reply.
+#[derive(Debug)]
+pub struct Sampler {
+    sampling: Sampling,
+    random: fastrand::Rng,
+    lately: VecDeque<TokenId>,
+}
+
+/// A gate, the state it is in, and how many tokens may come after the one that is chosen.
+pub type At<'a> = (&'a Gate, StateId, u32);
+
+impl Sampler {
+    /// A sampler whose draws follow from the seed.
+    pub fn new(sampling: Sampling, seed: u64) -> Self {
+        Self { sampling, random: fastrand::Rng::with_seed(seed), lately: VecDeque::new() }
+    }
+
+    /// The next token, and the state behind it (0 without a gate).
+    ///
+    /// `None` only when no token is allowed, which cannot be at a gate with a way to an end in what is left.
+    pub fn choose(&mut self, logits: &[f32], at: Option<At<'_>>) -> Option<(TokenId, StateId)> {
+        let chosen = if self.sampling.repeat_penalty == 1.0 {
+            self.among(logits, at)
+        } else {
+            let penalised = self.penalised(logits);
+            self.among(&penalised, at)
+        }?;
+        if self.lately.len() == LATELY {
+            self.lately.pop_front();
+        }
+        self.lately.push_back(chosen.0);
+        Some(chosen)
+    }
+
+    fn among(&mut self, logits: &[f32], at: Option<At<'_>>) -> Option<(TokenId, StateId)> {
+        let after = |token| match at {
+            Some((gate, state, remaining)) => gate.after(state, token, remaining),
+            None => Some(0),
+        };
+        let allows = |token| at.is_none_or(|(gate, state, remaining)| gate.allows(state, token, remaining));
+        let token = if self.sampling.temperature == 0.0 {
+            // Mostly the likeliest of all is allowed.
+            let best = argmax(logits, |_| true)?;
+            if let Some(next) = after(best) {
+                return Some((best, next));
+            }
+            argmax(logits, allows)?
+        } else {
+            drawn(logits, self.sampling, self.random.f64(), allows)?
+        };
+        Some((token, after(token)?))
+    }
+
+    fn penalised(&self, logits: &[f32]) -> Vec<f32> {
+        let mut penalised = logits.to_vec();
+        let mut tokens: Vec<TokenId> = self.lately.iter().copied().collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        for logit in tokens.iter().filter_map(|token| penalised.get_mut(*token as usize)) {
+            let penalty = self.sampling.repeat_penalty;
+            *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+        }
+        penalised
+    }
+}
+
 /// The most likely of some tokens. Of equals, the first; what is not a number is never likely.
-pub fn argmax(logits: &[f32], allowed: impl Fn(TokenId) -> bool) -> Option<TokenId> {
+fn argmax(logits: &[f32], allowed: impl Fn(TokenId) -> bool) -> Option<TokenId> {
     let mut best: Option<(TokenId, f32)> = None;
     for (token, logit) in (0..).zip(logits) {
         if !logit.is_nan() && best.is_none_or(|(_, most)| *logit > most) && allowed(token) {
@@ -286,16 +339,29 @@ pub fn argmax(logits: &[f32], allowed: impl Fn(TokenId) -> bool) -> Option<Token
     best.map(|(token, _)| token)
 }
 
-/// One of some tokens, each as likely as the model finds it.
-pub fn softmax_draw(logits: &[f32], temperature: f32, draw: f64, allowed: impl Fn(TokenId) -> bool) -> Option<TokenId> {
-    let kept: Vec<(TokenId, f32)> =
-        (0..).zip(logits.iter().copied()).filter(|(token, logit)| !logit.is_nan() && allowed(*token)).collect();
-    let most = kept.iter().map(|(_, logit)| *logit).fold(f32::NEG_INFINITY, f32::max);
-    let weight = |logit: f32| f64::from((logit - most) / temperature).exp();
-    let sum: f64 = kept.iter().map(|(_, logit)| weight(*logit)).sum();
+/// One of some tokens, each as likely as the model finds it. `draw` is a number from 0 to 1, 1 excluded.
+fn drawn(logits: &[f32], sampling: Sampling, draw: f64, allowed: impl Fn(TokenId) -> bool) -> Option<TokenId> {
+    let candidates = (0..).zip(logits.iter().copied()).filter(|(token, logit)| !logit.is_nan() && allowed(*token));
+    let mut kept: Vec<(TokenId, f64)> = candidates.map(|(token, logit)| (token, f64::from(logit))).collect();
+    let most = kept.iter().map(|(_, logit)| *logit).fold(f64::NEG_INFINITY, f64::max);
+    let temperature = f64::from(sampling.temperature);
+    kept.iter_mut().for_each(|(_, weight)| *weight = ((*weight - most) / temperature).exp());
+    let mut sum: f64 = kept.iter().map(|(_, weight)| weight).sum();
+    if sampling.top_p < 1.0 {
+        kept.sort_by(|one, other| other.1.total_cmp(&one.1));
+        let wanted = sum * f64::from(sampling.top_p);
+        let mut together = 0.0;
+        // The first is kept in any case.
+        let enough = kept.iter().position(|(_, weight)| {
+            together += weight;
+            together >= wanted
+        });
+        kept.truncate(enough.map_or(kept.len(), |last| last + 1));
+        sum = kept.iter().map(|(_, weight)| weight).sum();
+    }
     let mut still = draw * sum;
-    for (token, logit) in &kept {
-        still -= weight(*logit);
+    for (token, weight) in &kept {
+        still -= weight;
         if still < 0.0 {
             return Some(*token);
         }

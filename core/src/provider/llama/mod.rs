@@ -19,6 +19,7 @@ pub mod grammar;
 pub mod schema;
 
 use engine::{Engine, Facts, Form, Loading, Wanted, Written};
+use gate::Sampling;
 use gguf::{Checked, GgufError};
 use schema::Callable;
 
@@ -52,9 +53,13 @@ pub struct LlamaSettings {
     /// Layers on a GPU, in a build of llama.cpp with one; `None` is llama.cpp's own choice.
     pub gpu_layers: Option<u32>,
     /// Begins the random numbers of each reply, together with the attempt. Without effect at temperature 0.
-    pub seed: u64,
+    pub seed: i64,
     /// 0 takes the likeliest token; above it, tokens are drawn.
     pub temperature: f32,
+    /// Tokens are drawn from the likeliest that together are as likely as this; 1 leaves none out.
+    pub top_p: f32,
+    /// Above 1, what was written lately becomes less likely; 1 changes nothing.
+    pub repeat_penalty: f32,
     /// Most tokens of a reply, when the request sets no bound.
     pub max_output_tokens: u32,
     /// In what form a call is written: as the call, as its arguments, or as a program in a fenced block.
@@ -75,6 +80,8 @@ impl LlamaSettings {
             gpu_layers: None,
             seed: 0,
             temperature: 0.0,
+            top_p: 1.0,
+            repeat_penalty: 1.0,
             max_output_tokens: DEFAULT_OUTPUT_TOKENS,
             output: Output::Tool,
             gated: true,
@@ -95,19 +102,20 @@ impl Llama {
     /// are asked one after the other.
     pub fn new(settings: LlamaSettings) -> Result<Self, LlamaError> {
         let refused = |why: LlamaProblem| LlamaError { path: settings.path.display().to_string(), why };
-        if !(settings.temperature.is_finite() && settings.temperature >= 0.0) {
-            return Err(refused(LlamaProblem::Temperature));
+        let LlamaSettings { output, temperature, top_p, repeat_penalty, seed, .. } = settings;
+        let sampling = [temperature, top_p, repeat_penalty];
+        if sampling.iter().any(|number| !number.is_finite() || *number < 0.0) || repeat_penalty == 0.0 {
+            return Err(refused(LlamaProblem::Sampling));
         }
         if settings.max_output_tokens == 0 || settings.context_size == Some(0) || settings.threads == Some(0) {
             return Err(refused(LlamaProblem::Zero));
         }
         let checked = gguf::check(&settings.path).map_err(|error| refused(LlamaProblem::File(error)))?;
         let (engine, facts) = loaded(&settings, checked).map_err(|why| refused(LlamaProblem::Load(why)))?;
-        let LlamaSettings { output, temperature, seed, .. } = &settings;
         let (digest, window, version) = (checked.digest, facts.window, grammar::VERSION);
         let form = if settings.gated { output.as_str() } else { "free" };
         // The path is no part of it: a file that was moved is the same model.
-        let fingerprint = format!("llama:{digest}#{window}#{form}#{version}#{temperature}#{seed}").into();
+        let fingerprint = format!("llama:{digest}#{window}#{form}#{version}#{sampling:?}#{seed}").into();
         Ok(Self { window, fingerprint, engine, settings })
     }
 
@@ -134,9 +142,13 @@ impl Llama {
             turns: self.turns(request),
             form: self.settings.gated.then(|| self.form(request)),
             max_output_tokens: asked,
-            temperature: self.settings.temperature,
+            sampling: Sampling {
+                temperature: self.settings.temperature,
+                top_p: self.settings.top_p,
+                repeat_penalty: self.settings.repeat_penalty,
+            },
             // Another attempt at the same call is not the same reply again.
-            seed: self.settings.seed.wrapping_add(u64::from(request.attempt.saturating_sub(1))),
+            seed: self.settings.seed.wrapping_add(i64::from(request.attempt.saturating_sub(1))).cast_unsigned(),
         }
     }
 
@@ -380,9 +392,9 @@ pub enum LlamaProblem {
     /// llama.cpp does not take it.
     #[error("{0}; is it a model that this version of llama.cpp knows, and is there memory for it?")]
     Load(String),
-    /// A temperature that is none.
-    #[error("the temperature must be 0 or more")]
-    Temperature,
+    /// A number for sampling that is none.
+    #[error("`temperature` and `top_p` must be 0 or more, and `repeat_penalty` above 0")]
+    Sampling,
     /// A size of nothing.
     #[error("context size, threads and output tokens must be at least 1")]
     Zero,

@@ -1,0 +1,116 @@
+//! How a target is reached and asked: address, keys, headers, sampling, thinking (SC-1.46 to 1.51).
+//!
+//! The same set stands in three places: the runtime's or agent's options, the provider's part of the configuration, and
+//! the target itself. The nearer one wins, field by field, and an explicit `null` there takes a field away (SC-1.48).
+//! Knows no wire format: a dialect writes the fields under its vendor's names.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::{Output, Secret};
+use crate::value::Value;
+
+/// A field that may be left as it is (`None`), taken away (`Some(None)`) or set.
+pub type Field<T> = Option<Option<T>>;
+
+/// Tokens that `extended_thinking = true` stands for.
+pub const DEFAULT_THINKING_TOKENS: u32 = 4_096;
+
+/// What one place says about a target; `None` leaves a field to the next place.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TargetOptions {
+    /// `base_url`: where the server answers.
+    pub base_url: Option<String>,
+    /// `api_key`.
+    pub api_key: Option<Secret>,
+    /// `api_key_file`: read once, when the model is resolved.
+    pub api_key_file: Option<PathBuf>,
+    /// `output`: how a program is asked for.
+    pub output: Option<Output>,
+    /// `stream`: whether the reply is asked for piece by piece.
+    pub stream: Option<bool>,
+    /// `headers` that go with every request, by name. Their values may be keys.
+    pub headers: BTreeMap<String, Option<Secret>>,
+    /// `proxy`: the URL of one for this target alone; taken away, none is used.
+    pub proxy: Field<Secret>,
+    /// `context_size`: tokens that prompt and reply of a local model may have together.
+    pub context_size: Option<u32>,
+    /// `threads` that compute a local model.
+    pub threads: Option<u32>,
+    /// `gpu_layers`: layers of a local model that a GPU holds.
+    pub gpu_layers: Option<u32>,
+    /// What the model is told beside the words.
+    pub params: Params,
+}
+
+/// What a model is told beside the words. Every field is sent as it is given: bounds differ between vendors.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Params {
+    /// `temperature`.
+    pub temperature: Field<f64>,
+    /// `top_p`.
+    pub top_p: Field<f64>,
+    /// `repeat_penalty`; vendors without one are not told (S18).
+    pub repeat_penalty: Field<f64>,
+    /// `seed`.
+    pub seed: Field<i64>,
+    /// `max_output_tokens`.
+    pub max_output_tokens: Field<u32>,
+    /// `reasoning_effort`: the vendor's word, such as `high`.
+    pub reasoning_effort: Field<String>,
+    /// `extended_thinking`: tokens that the model may think for.
+    pub extended_thinking: Field<u32>,
+    /// `extra`: fields of the wire that have no name here, passed through.
+    pub extra: BTreeMap<String, Option<Value>>,
+    /// `force_params`: send also what the model is known to refuse (S18).
+    pub force_params: Option<bool>,
+}
+
+impl TargetOptions {
+    /// Whether they say nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// These options with `far` behind them: what is not said here is taken from there.
+    pub fn over(self, far: &Self) -> Self {
+        // A key belongs to the address that it was given with: another address does not get the farther place's key.
+        let same_place = self.base_url.is_none();
+        let own_key = self.api_key.is_some() || self.api_key_file.is_some();
+        let key = |of: &Self| (of.api_key.clone(), of.api_key_file.clone());
+        let (api_key, api_key_file) = if own_key || !same_place { key(&self) } else { key(far) };
+        let mut headers = if same_place { far.headers.clone() } else { BTreeMap::new() };
+        headers.extend(self.headers);
+        Self {
+            base_url: self.base_url.or_else(|| far.base_url.clone()),
+            api_key,
+            api_key_file,
+            output: self.output.or(far.output),
+            stream: self.stream.or(far.stream),
+            headers,
+            proxy: self.proxy.or_else(|| far.proxy.clone()),
+            context_size: self.context_size.or(far.context_size),
+            threads: self.threads.or(far.threads),
+            gpu_layers: self.gpu_layers.or(far.gpu_layers),
+            params: self.params.over(&far.params),
+        }
+    }
+}
+
+impl Params {
+    fn over(self, far: &Self) -> Self {
+        let mut extra = far.extra.clone();
+        extra.extend(self.extra);
+        Self {
+            temperature: self.temperature.or(far.temperature),
+            top_p: self.top_p.or(far.top_p),
+            repeat_penalty: self.repeat_penalty.or(far.repeat_penalty),
+            seed: self.seed.or(far.seed),
+            max_output_tokens: self.max_output_tokens.or(far.max_output_tokens),
+            reasoning_effort: self.reasoning_effort.or_else(|| far.reasoning_effort.clone()),
+            extended_thinking: self.extended_thinking.or(far.extended_thinking),
+            extra,
+            force_params: self.force_params.or(far.force_params),
+        }
+    }
+}
