@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Instant;
@@ -92,13 +93,16 @@ pub(super) struct Engine {
     loading: Loading,
     name: Arc<str>,
     queue: PerProcess<Mutex<Option<mpsc::Sender<Job>>>>,
+    /// Tokens evaluated so far.
+    pub evaluated: Arc<AtomicU64>,
 }
 
 impl Engine {
     /// Loads the model and waits for it.
     pub fn start(loading: Loading, name: Arc<str>) -> Result<(Self, Facts), String> {
-        let (queue, facts) = spawn(&loading, &name)?;
-        let engine = Self { loading, name, queue: PerProcess::default() };
+        let evaluated = Arc::default();
+        let (queue, facts) = spawn(&loading, &name, &evaluated)?;
+        let engine = Self { loading, name, queue: PerProcess::default(), evaluated };
         *engine.queue.get().lock() = Some(queue);
         Ok((engine, facts))
     }
@@ -119,8 +123,8 @@ impl Engine {
                 Err(back) => job = back.0,
             }
         }
-        let (fresh, _facts) =
-            spawn(&self.loading, &self.name).map_err(|why| ProviderError::new(ProviderErrorClass::ModelError, why))?;
+        let (fresh, _facts) = spawn(&self.loading, &self.name, &self.evaluated)
+            .map_err(|why| ProviderError::new(ProviderErrorClass::ModelError, why))?;
         // The thread waits for its first request, so it is still there.
         let sent = fresh.send(job);
         *queue = Some(fresh);
@@ -151,15 +155,15 @@ fn backend() -> Result<&'static LlamaBackend, String> {
 }
 
 /// Starts the thread and waits until its model is loaded.
-fn spawn(loading: &Loading, name: &Arc<str>) -> Result<(mpsc::Sender<Job>, Facts), String> {
+fn spawn(loading: &Loading, name: &Arc<str>, evaluated: &Arc<AtomicU64>) -> Result<(mpsc::Sender<Job>, Facts), String> {
     let (queue, jobs) = mpsc::channel();
     let (ready, loaded) = mpsc::sync_channel(1);
-    let (loading, name) = (loading.clone(), name.clone());
+    let (loading, name, evaluated) = (loading.clone(), name.clone(), evaluated.clone());
     thread::Builder::new()
         .name("cadenza-llama".into())
         .spawn(move || {
             let mut ready = Some(ready);
-            if let Err(why) = serve(&loading, &name, &jobs, &mut ready)
+            if let Err(why) = serve(&loading, &name, &evaluated, &jobs, &mut ready)
                 && let Some(ready) = ready
             {
                 // Whoever waits for the model is told; one who went away needs no answer.
@@ -174,7 +178,13 @@ fn spawn(loading: &Loading, name: &Arc<str>) -> Result<(mpsc::Sender<Job>, Facts
 type Ready = Option<mpsc::SyncSender<Result<Facts, String>>>;
 
 /// Loads the model and answers until nobody can ask any more.
-fn serve(loading: &Loading, name: &Arc<str>, jobs: &mpsc::Receiver<Job>, ready: &mut Ready) -> Result<(), String> {
+fn serve(
+    loading: &Loading,
+    name: &Arc<str>,
+    evaluated: &AtomicU64,
+    jobs: &mpsc::Receiver<Job>,
+    ready: &mut Ready,
+) -> Result<(), String> {
     let backend = backend()?;
     let mut parameters = LlamaModelParams::default();
     if let Some(layers) = loading.gpu_layers {
@@ -204,7 +214,8 @@ fn serve(loading: &Loading, name: &Arc<str>, jobs: &mpsc::Receiver<Job>, ready: 
         context,
         batch: LlamaBatch::new(PIECE, 1),
         window,
-        evaluated: Vec::new(),
+        known: Vec::new(),
+        evaluated,
         gates: VecDeque::new(),
     };
     if let Some(ready) = ready.take() {
@@ -257,7 +268,8 @@ struct Speaker<'a> {
     vocabulary: Arc<Vocabulary>,
     window: u32,
     /// The tokens whose evaluation the context holds, in order.
-    evaluated: Vec<LlamaToken>,
+    known: Vec<LlamaToken>,
+    evaluated: &'a AtomicU64,
     gates: VecDeque<(String, Arc<Gate>)>,
 }
 
@@ -307,10 +319,10 @@ impl Speaker<'_> {
 
     /// Evaluates what the context does not hold yet; gives how many tokens it held.
     fn evaluate_prompt(&mut self, prompt: &[LlamaToken], stop: Stop<'_>) -> Result<usize, ProviderError> {
-        let common = self.evaluated.iter().zip(prompt).take_while(|(one, other)| one == other).count();
+        let common = self.known.iter().zip(prompt).take_while(|(one, other)| one == other).count();
         // The last token is evaluated in any case: its logits choose the first token of the reply.
         let mut common = common.min(prompt.len().saturating_sub(1));
-        if common < self.evaluated.len() && !self.cut(common) {
+        if common < self.known.len() && !self.cut(common) {
             self.forget();
             common = 0;
         }
@@ -328,27 +340,28 @@ impl Speaker<'_> {
         let cut = u32::try_from(kept)
             .is_ok_and(|kept| self.context.clear_kv_cache_seq(Some(0), Some(kept), None).is_ok_and(|done| done));
         if cut {
-            self.evaluated.truncate(kept);
+            self.known.truncate(kept);
         }
         cut
     }
 
     fn forget(&mut self) {
         self.context.clear_kv_cache();
-        self.evaluated.clear();
+        self.known.clear();
     }
 
     /// Evaluates at most [`PIECE`] tokens; the logits of the last one can be read then.
     fn evaluate(&mut self, tokens: &[LlamaToken]) -> Result<(), ProviderError> {
         self.batch.clear();
         for (index, token) in tokens.iter().enumerate() {
-            let position = i32::try_from(self.evaluated.len() + index).unwrap_or(i32::MAX);
+            let position = i32::try_from(self.known.len() + index).unwrap_or(i32::MAX);
             let added = self.batch.add(*token, position, &[0], index + 1 == tokens.len());
             added.map_err(|error| failed(&self.name, error))?;
         }
         let decoded = self.context.decode(&mut self.batch);
         decoded.map_err(|error| failed(&self.name, format_args!("llama.cpp did not evaluate the tokens: {error}")))?;
-        self.evaluated.extend(tokens);
+        self.known.extend(tokens);
+        self.evaluated.fetch_add(tokens.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 

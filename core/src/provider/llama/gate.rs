@@ -320,8 +320,9 @@ impl Sampler {
         let mut tokens: Vec<TokenId> = self.lately.iter().copied().collect();
         tokens.sort_unstable();
         tokens.dedup();
-        for logit in tokens.iter().filter_map(|token| penalised.get_mut(*token as usize)) {
-            let penalty = self.sampling.repeat_penalty;
+        let penalty = self.sampling.repeat_penalty;
+        for token in tokens {
+            let Some(logit) = penalised.get_mut(token as usize) else { continue };
             *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
         }
         penalised

@@ -124,6 +124,12 @@ impl Llama {
         self.window
     }
 
+    /// Tokens that were evaluated since the model was loaded, for everyone who asks it: prompts without what was reused,
+    /// and replies. What reuse and cancellation save is measured by it.
+    pub fn evaluated_tokens(&self) -> u64 {
+        self.engine.evaluated.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     async fn ask(&self, request: &ModelRequest, cancel: &CancelToken) -> Result<ModelReply, ProviderError> {
         let deadline = Instant::now().checked_add(request.timeout);
         let deadline = deadline.unwrap_or_else(|| Instant::now() + std::time::Duration::from_secs(1 << 30));
@@ -217,8 +223,12 @@ impl Llama {
     }
 
     fn reply(&self, request: &ModelRequest, written: Written) -> Result<ModelReply, ProviderError> {
-        let usage =
-            Usage { input: written.prompt_tokens, cached: written.reused_tokens, output: written.output_tokens };
+        let usage = Usage {
+            input: written.prompt_tokens,
+            cached: written.reused_tokens,
+            output: written.output_tokens,
+            ..Usage::default()
+        };
         let reason = if written.ended { "stop" } else { "length" };
         let mut reply = ModelReply {
             usage: Some(usage),
