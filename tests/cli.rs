@@ -400,6 +400,28 @@ fn conform_reports_as_text_and_as_json() {
 }
 
 #[test]
+fn conform_runs_the_execution_scenarios_under_a_model_profile() {
+    // Outside of a checkout: the scenarios that are built in.
+    let world = World::new();
+    for profile in ["tool", "all"] {
+        let ran = world.run(&["conform", "--profile", profile, "--json"]);
+        check(&ran, 0, &[]);
+        let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!((&report["runtime"], &report["failed"]), (&"kernel".into(), &0.into()), "{report}");
+        let ids: Vec<&str> =
+            report["results"].as_array().unwrap().iter().map(|result| result["id"].as_str().unwrap()).collect();
+        assert!(ids.contains(&"tool/EC-K1.required_valid_call") && ids.len() > 30, "{ids:?}");
+        assert_eq!(ids.iter().any(|id| id.starts_with("gated/")), profile == "all");
+        assert_eq!(report["profiles"].as_array().unwrap().len(), if profile == "all" { 6 } else { 1 });
+    }
+    check(&world.run(&["conform", "--profile", "json"]), 0, &["pass  json/EC-K6.tool_timeout", "0 failed", "left out"]);
+    let known = "there are stub, program, tool, json, text, gated, and `all`";
+    check(&world.run(&["conform", "--profile", "gpt"]), 4, &["no model profile \"gpt\"", known]);
+    let both = world.run(&["conform", "--profile", "tool", "--language", "rhai"]);
+    check(&both, 4, &["cannot be used with"]);
+}
+
+#[test]
 fn conform_fails_scenarios_with_details_and_refuses_files_that_are_none() {
     let world = World::new();
     world.write("bad.yaml", "version: 1\nscenarios:\n- id: a.b\n  steps:\n  - {op: constrct, as: x, role: r}\n");

@@ -183,7 +183,7 @@ fn without_the_gate_the_same_weights_narrate() {
                 let settings =
                     LlamaSettings { seed, temperature, gated: false, ..settings(&model(weights, tokenizer)) };
                 let provider = Llama::new(settings).unwrap();
-                assert_eq!(provider.profile(), "program");
+                assert_eq!(provider.profile(), "tool");
                 match flaw(&complete(&provider, &request(&tools)).unwrap(), &tools) {
                     Ok(()) => calls += 1,
                     Err(_) => narrations += 1,

@@ -12,7 +12,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use cadenza_core::cancel::CancelToken;
-use cadenza_core::message::{AgentMessage, MessageRole, RejectionCode, ToolInvocation};
+use cadenza_core::message::{AgentMessage, CallFormat, MessageRole, RejectionCode, ToolInvocation};
 use cadenza_core::outcome::ProgramSource;
 use cadenza_core::program::Language;
 use cadenza_core::prompt;
@@ -90,6 +90,7 @@ fn request(role: &str, method: &str) -> ModelRequest {
         history: &[],
         tools: &tools,
         delegates: &[],
+        format: CallFormat::Any,
     });
     ModelRequest {
         role: role.into(),
@@ -351,7 +352,7 @@ mod wire {
     #[test]
     fn ec_r6_feedback_goes_out_as_a_user_message() {
         let server = WireServer::always(Answer::Program("return 1".into()));
-        let feedback = prompt::rejected(RejectionCode::Syntax, "line 1: oops", Language::Lua);
+        let feedback = prompt::rejected(RejectionCode::Syntax, "line 1: oops", Language::Lua, CallFormat::Any);
         let again = ModelRequest { messages: vec![feedback], attempt: 2, ..request("a", "b") };
         complete(&openai(&server.base_url()), &again).unwrap();
         let messages = server.seen()[0].body["messages"].as_array().unwrap().clone();

@@ -283,6 +283,28 @@ pub struct Total {
     pub latency: Duration,
 }
 
+impl Total {
+    /// The total of a target as data, with the names of [`AccountingEntry::to_map`].
+    pub fn to_map(&self, target: &str) -> Map {
+        let whole = |number: u64| Value::Int(i64::try_from(number).unwrap_or(i64::MAX));
+        let (provider, model) = split(target);
+        Map::from([
+            ("target".to_owned(), target.into()),
+            ("provider".to_owned(), provider.into()),
+            ("model".to_owned(), model.into()),
+            ("requests".to_owned(), whole(self.requests)),
+            ("failed".to_owned(), whole(self.failed)),
+            ("input_tokens".to_owned(), whole(self.tokens.input)),
+            ("output_tokens".to_owned(), whole(self.tokens.output)),
+            ("cached_tokens".to_owned(), whole(self.tokens.cached)),
+            ("total_tokens".to_owned(), whole(self.tokens.total())),
+            ("cost_usd".to_owned(), Value::Float(self.cost.usd())),
+            ("unpriced".to_owned(), whole(self.unpriced)),
+            ("latency_ms".to_owned(), Value::Float((self.latency.as_secs_f64() * 1e6).round() / 1e3)),
+        ])
+    }
+}
+
 impl Totals {
     /// Counts an entry.
     pub fn add(&mut self, entry: &AccountingEntry) {

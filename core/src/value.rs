@@ -136,6 +136,15 @@ impl Value {
         out
     }
 
+    /// The value in a sentence: its JSON, at most 120 characters of it.
+    pub fn shown(&self) -> String {
+        let json = self.to_json();
+        match json.char_indices().nth(120) {
+            None => json,
+            Some((cut, _)) => format!("{}…", &json[..cut]),
+        }
+    }
+
     /// Appends compact JSON to `out`; see [`Value::to_json`].
     pub fn write_json(&self, out: &mut String) {
         match self {

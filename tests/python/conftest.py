@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +58,12 @@ class Model:
 def model() -> Model:
     """Plays the standard programs."""
     return Model(dict(PROGRAMS))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Of a store that is not there yet."""
+    return str(tmp_path / "app.db")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Model
 
 import cadenza
 from cadenza import Runtime
@@ -26,26 +27,10 @@ PROGRAMS = {
 }
 
 
-class Model:
-    """A callable model that counts how often it is asked."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def __call__(self, request: cadenza.ModelRequest) -> str:
-        self.asked += 1
-        return PROGRAMS[request.method]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "app.db")
-
-
 @pytest.fixture(params=["store", "memory"])
 def runtime(request: pytest.FixtureRequest, path: str) -> Iterator[Runtime]:
     """A runtime on a store, and one in memory."""
-    with Runtime(model=Model(), store=path if request.param == "store" else ":memory:") as made:
+    with Runtime(model=Model(PROGRAMS), store=path if request.param == "store" else ":memory:") as made:
         yield made
 
 
@@ -204,7 +189,7 @@ def test_a_call_tree_shows_itself_and_escapes_everything(runtime: Runtime) -> No
 
 
 def test_namespaces_of_agents_and_calls(path: str) -> None:
-    runtime = Runtime(model=Model(), store=path)
+    runtime = Runtime(model=Model(PROGRAMS), store=path)
     for namespace in ("default", "other"):
         runtime.agent("counter", name="tally", namespace=namespace).increment(1)
     assert [(agent["namespace"], agent["name"]) for agent in runtime.agents()] == [
@@ -216,7 +201,7 @@ def test_namespaces_of_agents_and_calls(path: str) -> None:
 
 
 def eject(path: str, folder: Path) -> None:
-    with Runtime(model=Model(), store=path) as runtime:
+    with Runtime(model=Model(PROGRAMS), store=path) as runtime:
         calc = runtime.agent("calculator")
         for left, right in ((1, 2), (0.5, 0.25), (1, 2)):
             calc.add(left, right)
@@ -291,7 +276,7 @@ def test_the_stub_of_a_role_is_true_for_mypy(path: str, tmp_path: Path) -> None:
 
 
 def test_the_command_changes_a_store(path: str, tmp_path: Path) -> None:
-    with Runtime(model=Model(), store=path) as runtime:
+    with Runtime(model=Model(PROGRAMS), store=path) as runtime:
         runtime.agent("calculator").add(2, 3)
         running = runtime.agent("calculator")
         (tmp_path / "new.lua").write_text("return args[1] * args[2]\n")

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from conftest import Model
 
 import cadenza
 from cadenza import Agent, AsyncAgent, Runtime
@@ -21,31 +22,15 @@ PROGRAMS = {
 }
 
 
-class Model:
-    """A callable model that counts how often it is asked."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def __call__(self, request: cadenza.ModelRequest) -> str:
-        self.asked += 1
-        return PROGRAMS[request.method]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "app.db")
-
-
 def test_calls_and_programs_outlive_the_runtime(path: str) -> None:
-    with Runtime(model=Model(), store=path) as first:
+    with Runtime(model=Model(PROGRAMS), store=path) as first:
         outcome = first.agent("calculator").add(2, 3)
         assert outcome.metadata["durability"] == "batch"
         assert first.store == path
-    model = Model()
+    model = Model(PROGRAMS)
     second = Runtime(model=model, store=path)
     assert second.agent("calculator").add(4, 5).value == 9
-    assert model.asked == 0
+    assert model.calls == 0
     calls = second.calls()
     assert [call["value"] for call in calls] == [5, 9]
     assert calls[0]["call_id"] == outcome.metadata["call_id"]
@@ -63,7 +48,7 @@ def test_calls_and_programs_outlive_the_runtime(path: str) -> None:
 
 
 def test_a_named_agent_is_one_agent_in_every_process(path: str) -> None:
-    runtime = Runtime(model=Model(), store=path)
+    runtime = Runtime(model=Model(PROGRAMS), store=path)
     tally = runtime.agent("counter", name="tally")
     tally.label = "mine"
     assert tally.increment().metadata["durability"] == "strict"
@@ -82,7 +67,7 @@ def test_a_named_agent_is_one_agent_in_every_process(path: str) -> None:
 
 
 def test_agents_pickle_by_reference(path: str) -> None:
-    runtime = Runtime(model=Model(), store=path)
+    runtime = Runtime(model=Model(PROGRAMS), store=path)
     tally = runtime.agent("counter", name="tally")
     tally.count = 41
     blob = pickle.dumps(tally)
@@ -115,7 +100,7 @@ def test_wrong_use_is_refused(path: str, tmp_path: Path) -> None:
 def test_tampering_is_reported_not_raised(path: str) -> None:
     import sqlite3
 
-    runtime = Runtime(model=Model(), store=path)
+    runtime = Runtime(model=Model(PROGRAMS), store=path)
     runtime.agent("calculator").add(2, 3)
     runtime.flush()
     foreign = sqlite3.connect(path)
@@ -135,7 +120,7 @@ def test_another_sqlite_library_in_the_process_takes_no_locks_away(path: str) ->
     import threading
 
     rounds = 100_000 if "CADENZA_LONG" in os.environ else 60
-    runtime = Runtime(model=Model(), store=path)
+    runtime = Runtime(model=Model(PROGRAMS), store=path)
     tally = runtime.agent("counter", name="tally")
     assert tally.increment().value == 1
     over = threading.Event()
@@ -162,7 +147,7 @@ def test_another_sqlite_library_in_the_process_takes_no_locks_away(path: str) ->
 
 
 def test_the_command_reads_a_store(path: str) -> None:
-    with Runtime(model=Model(), store=path) as runtime:
+    with Runtime(model=Model(PROGRAMS), store=path) as runtime:
         runtime.agent("calculator").add(2, 3)
 
     def cadenza_command(*arguments: str) -> str:
@@ -185,7 +170,7 @@ def test_the_command_reads_a_store(path: str) -> None:
 def test_programs_are_files_that_people_edit_pin_and_lock(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = Model()
+    model = Model(PROGRAMS)
     runtime = Runtime(model=model, store=path)
     calc = runtime.agent("calculator")
     calc.add(2, 3)
@@ -198,7 +183,7 @@ def test_programs_are_files_that_people_edit_pin_and_lock(
     assert (edited.version, edited.state, edited.model) == (2, "pinned", "edited")
     runtime.set_program_state(edited.id, "quarantined")
     assert calc.add(2, 3).value == 5
-    assert model.asked == 1
+    assert model.calls == 1
     monkeypatch.chdir(tmp_path)
     assert runtime.lock() == 1
     locked = Runtime(model=model, store=path, reuse="locked").agent("calculator")
@@ -206,7 +191,7 @@ def test_programs_are_files_that_people_edit_pin_and_lock(
     refused = locked.increment()
     assert refused.error_type == "provider"
     assert "no program for calculator.increment" in refused.error_message
-    assert model.asked == 1
+    assert model.calls == 1
     with pytest.raises(LookupError, match="no program"):
         runtime.set_program_state("0" * 64, "pinned")
     with pytest.raises(ValueError, match="programs.json"):

@@ -17,14 +17,14 @@ use super::call::{self, Call, Frame};
 use super::history::Remembered;
 use super::host::{CallHost, DryHost, ToolCall};
 use crate::accounting::{AccountingEntry, Prices};
-use crate::adapter::{self, Profile};
+use crate::adapter::{self, Profile, Wanted};
 use crate::cancel::CancelToken;
 use crate::contract::delegation::Acceptance;
 use crate::contract::manifest::EXECUTE_PROGRAM;
 use crate::contract::{Spent, Tokens};
 use crate::kernel::{self, Ask, Decision, Executed, Inference, Input, ToolEnvelope, ToolFailure};
 use crate::log::record::AttemptFailure;
-use crate::message::{AdapterDecision, AgentMessage, ModelReply, Usage};
+use crate::message::{AdapterDecision, AgentMessage, CallFormat, ModelReply, Usage};
 use crate::outcome::{
     AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, Reason, ReuseReason, error_type,
 };
@@ -37,9 +37,9 @@ use crate::prompt::{self, Prompt, PromptContract, PromptInput};
 use crate::provider::rotation::Rotation;
 use crate::provider::{ModelRequest, Provider, ProviderError, ProviderErrorClass, ToolSpec, secret, targets};
 use crate::runtime::driver::{Ran, Work};
-use crate::runtime::replay::shown;
+use crate::runtime::trial::candidate_note;
 use crate::runtime::wait::aside;
-use crate::store::{Change, Delegate};
+use crate::store::Change;
 use crate::value::{Map, Value};
 
 /// Bytes of an error message that a caller sees.
@@ -266,15 +266,8 @@ impl<'a> Attempts<'a> {
             },
         );
         let differences = runtime.trial(&saved, runtime.registry().used_beside(&saved), Some(call.deadline));
-        if let Some(first) = differences.first() {
+        if let Some(note) = candidate_note(&differences) {
             saved.state = ProgramState::Candidate;
-            let more =
-                if differences.len() > 1 { format!(" (and {} more)", differences.len() - 1) } else { String::new() };
-            let note = format!(
-                "the new program is kept as a candidate, for it answers recorded calls otherwise: {}{more}; the one before it \
-                 stays until somebody approves the new one",
-                first.words
-            );
             let note = bounded(&note);
             tracing::warn!(role = &**call.agent.role(), method = &*call.method, "{note}");
             saved.note = Some(note.as_str().into());
@@ -347,14 +340,15 @@ impl<'a> Attempts<'a> {
                 }
                 Err(message) => {
                     self.failed("contract", "contract_violation", &message);
-                    self.feedback = Some(prompt::repair_value(&program.code, &message, program.language));
+                    self.feedback =
+                        Some(prompt::repair_value(&program.code, &message, program.language, self.format()));
                     error(ToolFailure::ResultContract, &message)
                 }
             },
             Err(failure) => {
                 let message = failure.to_string();
                 self.failed("execution", failure_class(&failure), &message);
-                self.feedback = Some(prompt::repair(&program.code, &message, program.language));
+                self.feedback = Some(prompt::repair(&program.code, &message, program.language, self.format()));
                 match failure {
                     ProgramFailure::Deadline => {
                         self.time_up = Some(call.timeout_words());
@@ -460,9 +454,7 @@ impl<'a> Attempts<'a> {
 
     /// Counts a request: for the caller, for the flow, for the runtime.
     fn account(&mut self, entry: AccountingEntry) {
-        if let Some(cost) = entry.cost {
-            self.call.trace.charge_cost(cost);
-        }
+        self.call.trace.charge_cost(&entry);
         self.call.agent.runtime().count(&entry);
         self.accounting.push(entry);
     }
@@ -503,24 +495,43 @@ impl<'a> Attempts<'a> {
             *compiled.borrow_mut() = Some(program);
             Ok(())
         };
-        let profile = Profile::Program { language: settings.language.as_str(), compiles: &compile };
-        let result = adapter::adapt(profile, false, reply);
+        let contract = &self.frame.contract;
+        // PRECHECK lets no other profile pass.
+        let profile = Profile::from_name(contract.model_profile_id()).unwrap_or(Profile::Program);
+        let wanted = Wanted { tool: EXECUTE_PROGRAM, language: settings.language.as_str(), compiles: &compile };
+        let result = adapter::adapt(profile, &wanted, contract.strict_mode(), reply);
         self.program = compiled.into_inner();
         self.source = reply.source.unwrap_or(ProgramSource::Generated);
         self.note = reply.note.clone();
         self.unanswered.clear();
-        if let AdapterDecision::Rejected { failure, detail } = &result.decision {
-            let language = settings.language;
+        let (language, format) = (settings.language, profile.format());
+        let refused = match &result.decision {
+            AdapterDecision::Rejected { failure, detail } => {
+                Some((failure.as_str(), detail.as_str(), prompt::rejected(*failure, detail, language, format)))
+            }
+            AdapterDecision::Native(message) | AdapterDecision::Recovered(message) if message.tool_calls.is_empty() => {
+                let words = "the model talked, and wrote no program";
+                Some((Reason::Narration.as_str(), words, prompt::nudge(language, format)))
+            }
+            AdapterDecision::Native(_) | AdapterDecision::Recovered(_) => None,
+        };
+        if let Some((code, detail, feedback)) = refused {
             if let Some(entry) = self.accounting.last_mut() {
-                entry.refuse(ProviderErrorClass::InvalidResponse.as_str(), format!("{}: {detail}", failure.as_str()));
+                entry.refuse(ProviderErrorClass::InvalidResponse.as_str(), format!("{code}: {detail}"));
             }
             self.rotation.refused();
-            self.feedback = Some(prompt::rejected(*failure, detail, language));
-            self.failed("adapter", failure.as_str(), detail);
+            self.failed("adapter", code, detail);
+            self.feedback = Some(feedback);
         }
         let cancelled = self.call.trace.cancel.is_cancelled();
         let usage = reply.usage.map(plausible);
         Input::Inferred(Box::new(Inference { result, usage, prompt_bytes, chunks: Vec::new(), cancelled }))
+    }
+
+    /// In which form the model is asked for its program.
+    fn format(&self) -> CallFormat {
+        let profile = Profile::from_name(self.frame.contract.model_profile_id());
+        profile.map_or(CallFormat::Any, Profile::format)
     }
 
     fn bounds(&self) -> Bounds<'a> {
@@ -575,8 +586,8 @@ impl<'a> Attempts<'a> {
             Ok(Returned::Value(Value::Bool(true))) => Ok(()),
             Ok(Returned::Value(other)) => Err(format!(
                 "the value is not accepted: `{expression}` is {} for the value {}",
-                shown(&other),
-                shown(value)
+                other.shown(),
+                value.shown()
             )),
             Ok(Returned::Outcome(_)) => Err(format!("acceptance `{expression}` gave an outcome, not true")),
             Err(failure) => Err(format!("acceptance `{expression}` failed: {failure}")),
@@ -602,10 +613,7 @@ impl<'a> Attempts<'a> {
         let shown_context: Map = shown(&context);
         let remembered = call.agent.remembered();
         let history: Vec<_> = remembered.iter().map(|entry| entry.line().clone()).collect();
-        let mut delegates = call.agent.runtime().delegates().of(call.agent.maker());
-        delegates.sort_by_key(|delegate| std::cmp::Reverse(delegate.uses));
-        let purpose = |delegate: &Delegate| delegate.contract.get("purpose").and_then(Value::as_str).map(str::to_owned);
-        let delegates: Vec<_> = delegates.iter().map(|delegate| (delegate.name.clone(), purpose(delegate))).collect();
+        let delegates = call.agent.runtime().delegates().of(call.agent.maker());
         let Prompt { system, user } = prompt::build(&PromptInput {
             role: call.agent.role(),
             method: &call.method,
@@ -622,6 +630,7 @@ impl<'a> Attempts<'a> {
             history: &history,
             tools: &settings.tool_docs,
             delegates: &delegates,
+            format: self.format(),
         });
         self.shown = (context, remembered);
         Prompt { system: scrubbed(system), user: scrubbed(user) }

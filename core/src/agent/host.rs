@@ -182,7 +182,7 @@ impl<'a> CallHost<'a> {
         asked: Vec<Value>,
         said: Result<AgentRef, HostError>,
     ) -> Result<AgentRef, HostError> {
-        self.noted(what, asked, said, |agent| Answer::Value(number(*agent)))
+        self.noted(what, asked, said, |agent| Answer::Value((*agent).into()))
     }
 
     /// What the execution was told and what it wrote, for a replay.
@@ -206,6 +206,10 @@ impl<'a> CallHost<'a> {
     fn make_delegate(&self, agent: AgentRef, role: &str, options: &Map) -> Result<AgentRef, HostError> {
         let maker = self.known(agent)?;
         let delegate = self.make(&maker, self.levels_of(agent, &maker), role, options)?;
+        self.add_delegate(agent, &maker, delegate)
+    }
+
+    fn add_delegate(&self, agent: AgentRef, maker: &Agent, delegate: Agent) -> Result<AgentRef, HostError> {
         if agent == AgentRef::THIS {
             self.delegates.lock().push(delegate.clone());
         } else {
@@ -223,8 +227,10 @@ impl<'a> CallHost<'a> {
         match kept {
             Some(delegate) => self.add(delegate),
             None => {
-                let agreed = owner.0.runtime.delegates().find(owner.maker(), name);
-                self.make_delegate(agent, name, &agreed.unwrap_or_default())
+                // What was agreed is taken whole: the limits are for what a program declares itself.
+                let agreed = owner.agreed(name).map_err(refused)?;
+                let delegate = owner.make(name, agreed, self.levels_of(agent, &owner)).map_err(refused)?;
+                self.add_delegate(agent, &owner, delegate)
             }
         }
     }
@@ -304,10 +310,6 @@ fn has_reference(schema: &Value) -> bool {
     }
 }
 
-fn number(agent: AgentRef) -> Value {
-    Value::Int(i64::from(agent.0))
-}
-
 fn texts(names: &[String]) -> Value {
     Value::List(names.iter().map(|name| name.as_str().into()).collect())
 }
@@ -330,7 +332,7 @@ impl Host for CallHost<'_> {
             return attempt.get(key);
         }
         let found = self.agent(agent).and_then(|agent| agent.runtime_context().get(key));
-        self.note_value(HostOp::Get, vec![number(agent), key.into()], Value::List(found.iter().cloned().collect()));
+        self.note_value(HostOp::Get, vec![agent.into(), key.into()], Value::List(found.iter().cloned().collect()));
         found
     }
 
@@ -339,7 +341,7 @@ impl Host for CallHost<'_> {
             return self.write_key(agent, key, value);
         }
         let said = self.write_key(agent, key, value.clone());
-        self.noted(HostOp::Set, vec![number(agent), key.into(), value], said, |()| Answer::Value(Value::Null))
+        self.noted(HostOp::Set, vec![agent.into(), key.into(), value], said, |()| Answer::Value(Value::Null))
     }
 
     fn context_remove(&self, agent: AgentRef, key: &str) -> Result<(), HostError> {
@@ -349,7 +351,7 @@ impl Host for CallHost<'_> {
         }
         let removed = |agent: Agent| agent.runtime_context().remove(key).map(drop).map_err(not_stored);
         let said = self.known(agent).and_then(removed);
-        self.noted(HostOp::Remove, vec![number(agent), key.into()], said, |()| Answer::Value(Value::Null))
+        self.noted(HostOp::Remove, vec![agent.into(), key.into()], said, |()| Answer::Value(Value::Null))
     }
 
     fn context_keys(&self, agent: AgentRef) -> Vec<String> {
@@ -357,14 +359,14 @@ impl Host for CallHost<'_> {
             return attempt.keys();
         }
         let keys = self.agent(agent).map(|agent| agent.runtime_context().keys()).unwrap_or_default();
-        self.note_value(HostOp::Keys, vec![number(agent)], texts(&keys));
+        self.note_value(HostOp::Keys, vec![agent.into()], texts(&keys));
         keys
     }
 
     fn role(&self, agent: AgentRef) -> Arc<str> {
         let role = self.agent(agent).map_or_else(|| "".into(), |agent| agent.role().clone());
         if agent != AgentRef::THIS {
-            self.note_value(HostOp::Role, vec![number(agent)], &*role);
+            self.note_value(HostOp::Role, vec![agent.into()], &*role);
         }
         role
     }
@@ -378,7 +380,7 @@ impl Host for CallHost<'_> {
 
     fn delegate(&self, agent: AgentRef, role: &str, options: Map) -> Result<AgentRef, HostError> {
         let said = self.make_delegate(agent, role, &options);
-        self.noted_agent(HostOp::Delegate, vec![number(agent), role.into(), Value::Map(options)], said)
+        self.noted_agent(HostOp::Delegate, vec![agent.into(), role.into(), Value::Map(options)], said)
     }
 
     fn for_role(&self, role: &str, options: Map) -> Result<AgentRef, HostError> {
@@ -388,7 +390,7 @@ impl Host for CallHost<'_> {
 
     fn agent_tool(&self, agent: AgentRef, name: &str) -> Result<AgentRef, HostError> {
         let said = self.find_tool(agent, name);
-        self.noted_agent(HostOp::AgentTool, vec![number(agent), name.into()], said)
+        self.noted_agent(HostOp::AgentTool, vec![agent.into(), name.into()], said)
     }
 
     fn responds_to(&self, agent: AgentRef, name: &str) -> bool {
@@ -400,13 +402,13 @@ impl Host for CallHost<'_> {
             },
             Err(_) => false,
         };
-        self.note_value(HostOp::RespondsTo, vec![number(agent), name.into()], known);
+        self.note_value(HostOp::RespondsTo, vec![agent.into(), name.into()], known);
         known
     }
 
     fn call(&self, agent: AgentRef, method: &str, args: Vec<Value>, kwargs: Map) -> Result<Outcome, HostError> {
         let callee = self.known(agent)?;
-        let asked = vec![number(agent), method.into(), Value::List(args.clone()), Value::Map(kwargs.clone())];
+        let asked = vec![agent.into(), method.into(), Value::List(args.clone()), Value::Map(kwargs.clone())];
         // A call of the program's own agent may write what the program sees from then on.
         let before = self.frame.agent.is(&callee).then(|| self.attempt.writes());
         let said = self.call_agent(agent, &callee, method, args, kwargs);

@@ -1,6 +1,6 @@
 //! The record of one dynamic call: the facts from which the log line, `Runtime::calls` and an agent's history derive.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use crate::contract::ExecutionContract;
@@ -89,9 +89,12 @@ pub struct DebugFields {
 }
 
 impl CallRecord {
-    /// What its execution of that number, from 0, was told.
-    pub fn tape(&self, execution: usize) -> Tape {
-        self.tapes.iter().find(|(number, _)| *number == execution).map(|(_, tape)| tape.clone()).unwrap_or_default()
+    /// What each of its executions was told, in order; those behind the last one were told nothing.
+    pub fn all_tapes(&self) -> impl Iterator<Item = &Tape> {
+        static EMPTY: LazyLock<Tape> = LazyLock::new(Tape::default);
+        let executions = self.tapes.last().map_or(0, |(number, _)| number + 1);
+        let of = |execution: usize| self.tapes.iter().find(|(number, _)| *number == execution);
+        (0..executions).map(move |execution| of(execution).map_or(&*EMPTY, |(_, tape)| tape))
     }
 
     /// This call.
@@ -154,6 +157,8 @@ impl CallRecord {
         put("tokens_out", Field::Int(self.tokens_out as i64));
         let failures: Vec<Value> = self.attempt_failures.iter().map(|failure| failure.to_value(self)).collect();
         put("attempt_failures", Field::List(&failures));
+        let accounting: Vec<Value> = metadata.accounting.iter().map(|entry| Value::Map(entry.to_map())).collect();
+        put("accounting", Field::List(&accounting));
         put("transcript_head", Field::Text(&metadata.head().to_hex()));
         put("transcript_length", Field::Int(metadata.length() as i64));
         if let Some(debug) = &self.debug {

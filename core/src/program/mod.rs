@@ -281,6 +281,13 @@ impl AgentRef {
     pub const THIS: Self = Self(0);
 }
 
+impl From<AgentRef> for Value {
+    /// Its number, as tapes have it.
+    fn from(agent: AgentRef) -> Self {
+        Self::Int(agent.0.into())
+    }
+}
+
 /// Why the host refused. Becomes a catchable error inside the program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum HostError {

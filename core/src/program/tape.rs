@@ -301,9 +301,8 @@ impl<'a> TapeHost<'a> {
             }
         };
         let Some(index) = found else {
-            let asked = Value::List(asked).to_json();
-            let shown = asked.chars().take(120).collect::<String>();
-            state.strayed.get_or_insert_with(|| format!("it asked its host for `{}` with {shown}", what.as_str()));
+            let asked = Value::List(asked).shown();
+            state.strayed.get_or_insert_with(|| format!("it asked its host for `{}` with {asked}", what.as_str()));
             return Err(HostError::Stop);
         };
         (state.next, _) = (index + 1, state.used.insert(index));
@@ -347,16 +346,12 @@ impl<'a> TapeHost<'a> {
     }
 }
 
-fn of(agent: AgentRef) -> Value {
-    Value::Int(i64::from(agent.0))
-}
-
 impl Host for TapeHost<'_> {
     fn context_get(&self, agent: AgentRef, key: &str) -> Option<Value> {
         if agent == AgentRef::THIS {
             return self.own(key);
         }
-        let found = self.value(HostOp::Get, vec![of(agent), key.into()]).ok()?;
+        let found = self.value(HostOp::Get, vec![agent.into(), key.into()]).ok()?;
         found.as_list()?.first().cloned()
     }
 
@@ -365,7 +360,7 @@ impl Host for TapeHost<'_> {
             self.state.lock().writes.insert(key.to_owned(), Some(value));
             return Ok(());
         }
-        self.value(HostOp::Set, vec![of(agent), key.into(), value]).map(drop)
+        self.value(HostOp::Set, vec![agent.into(), key.into(), value]).map(drop)
     }
 
     fn context_remove(&self, agent: AgentRef, key: &str) -> Result<(), HostError> {
@@ -373,7 +368,7 @@ impl Host for TapeHost<'_> {
             self.state.lock().writes.insert(key.to_owned(), None);
             return Ok(());
         }
-        self.value(HostOp::Remove, vec![of(agent), key.into()]).map(drop)
+        self.value(HostOp::Remove, vec![agent.into(), key.into()]).map(drop)
     }
 
     fn context_keys(&self, agent: AgentRef) -> Vec<String> {
@@ -384,14 +379,14 @@ impl Host for TapeHost<'_> {
             let keys: BTreeSet<&String> = before.chain(written).map(|(key, _)| key).collect();
             return keys.into_iter().cloned().collect();
         }
-        texts(self.value(HostOp::Keys, vec![of(agent)]))
+        texts(self.value(HostOp::Keys, vec![agent.into()]))
     }
 
     fn role(&self, agent: AgentRef) -> Arc<str> {
         if agent == AgentRef::THIS {
             return self.role.clone();
         }
-        self.value(HostOp::Role, vec![of(agent)]).ok().as_ref().and_then(Value::as_str).unwrap_or_default().into()
+        self.value(HostOp::Role, vec![agent.into()]).ok().as_ref().and_then(Value::as_str).unwrap_or_default().into()
     }
 
     fn remember(&self, agent: AgentRef, entries: Map) -> Result<(), HostError> {
@@ -399,7 +394,7 @@ impl Host for TapeHost<'_> {
     }
 
     fn delegate(&self, agent: AgentRef, role: &str, options: Map) -> Result<AgentRef, HostError> {
-        self.agent(HostOp::Delegate, vec![of(agent), role.into(), Value::Map(options)])
+        self.agent(HostOp::Delegate, vec![agent.into(), role.into(), Value::Map(options)])
     }
 
     fn for_role(&self, role: &str, options: Map) -> Result<AgentRef, HostError> {
@@ -407,15 +402,15 @@ impl Host for TapeHost<'_> {
     }
 
     fn agent_tool(&self, agent: AgentRef, name: &str) -> Result<AgentRef, HostError> {
-        self.agent(HostOp::AgentTool, vec![of(agent), name.into()])
+        self.agent(HostOp::AgentTool, vec![agent.into(), name.into()])
     }
 
     fn responds_to(&self, agent: AgentRef, name: &str) -> bool {
-        self.value(HostOp::RespondsTo, vec![of(agent), name.into()]) == Ok(Value::Bool(true))
+        self.value(HostOp::RespondsTo, vec![agent.into(), name.into()]) == Ok(Value::Bool(true))
     }
 
     fn call(&self, agent: AgentRef, method: &str, args: Vec<Value>, kwargs: Map) -> Result<Outcome, HostError> {
-        match self.answer(HostOp::Call, vec![of(agent), method.into(), Value::List(args), Value::Map(kwargs)])? {
+        match self.answer(HostOp::Call, vec![agent.into(), method.into(), Value::List(args), Value::Map(kwargs)])? {
             Answer::Outcome(outcome) => Ok(outcome),
             Answer::Value(value) => Ok(Outcome::of_value(value)),
             Answer::Refused(message) => Err(HostError::Refused(message)),

@@ -18,6 +18,7 @@ fn empty_input<'a>(kwargs: &'a Map, context: &'a Map, tools: &'a ToolDocs) -> Pr
         history: &[],
         tools,
         delegates: &[],
+        format: CallFormat::Any,
     }
 }
 
@@ -94,11 +95,11 @@ Write the program of this method.
 #[test]
 fn retries_read_like_this() {
     let lines = [
-        rejected(RejectionCode::Empty, "", Language::Lua),
-        rejected(RejectionCode::Syntax, "line 2: expected `end`\nnear <eof>", Language::Rhai),
-        repair("return nil + 1", "line 1: attempt to perform arithmetic on nil", Language::Lua),
-        repair_value("return 1", "$: 1 is not a string", Language::Rhai),
-        nudge(Language::Lua),
+        rejected(RejectionCode::Empty, "", Language::Lua, CallFormat::Any),
+        rejected(RejectionCode::Syntax, "line 2: expected `end`\nnear <eof>", Language::Rhai, CallFormat::Any),
+        repair("return nil + 1", "line 1: attempt to perform arithmetic on nil", Language::Lua, CallFormat::Any),
+        repair_value("return 1", "$: 1 is not a string", Language::Rhai, CallFormat::Any),
+        nudge(Language::Lua, CallFormat::Any),
     ];
     insta::assert_snapshot!(lines.map(|line| line.content).join("\n-----\n"), @r###"
 Your last answer was not used (EMPTY): it was empty. Answer with the whole program in Luau, by calling `execute_program` or, without tools, in one ```lua block.
@@ -125,15 +126,32 @@ Your last answer had no program in it. Answer with the whole program in Luau, by
 "###);
 }
 
+/// EC-DG2: what is said is what the profile's adapter takes.
+#[test]
+fn ec_dg2_a_program_is_asked_for_in_the_form_that_is_taken() {
+    let (kwargs, context, tools) = Default::default();
+    let says = |format, words: &str| {
+        let again = nudge(Language::Lua, format).content;
+        assert!(again.ends_with(words), "{format:?}: {again}");
+    };
+    says(CallFormat::Tool, "in Luau, by calling `execute_program`.");
+    says(CallFormat::Text, "in Luau, in one ```lua block.");
+    let json = r#"as one JSON object and nothing else: {"code": the whole program, "language": "lua"}."#;
+    says(CallFormat::Json, json);
+    let input = PromptInput { format: CallFormat::Json, ..empty_input(&kwargs, &context, &tools) };
+    let asked = format!("Write the program of this method. Answer with {}", json.trim_start_matches("as "));
+    assert!(build(&input).user.ends_with(&asked), "{}", build(&input).user);
+}
+
 /// EC-R6: feedback speaks as the user, never as the assistant.
 #[test]
 fn ec_r6_feedback_is_never_assistant_text() {
     for language in Language::ALL {
         for message in [
-            rejected(RejectionCode::Syntax, "x", language),
-            repair("code", "x", language),
-            repair_value("code", "x", language),
-            nudge(language),
+            rejected(RejectionCode::Syntax, "x", language, CallFormat::Any),
+            repair("code", "x", language, CallFormat::Any),
+            repair_value("code", "x", language, CallFormat::Any),
+            nudge(language, CallFormat::Any),
         ] {
             assert_eq!(message.role, MessageRole::User);
             assert!(message.tool_calls.is_empty());
@@ -274,4 +292,81 @@ fn delegates_are_ranked_by_the_words_of_the_call_and_bounded() {
     assert_eq!((lines.len(), lines[0], lines[7]), (8, "- \"helper 00\"", "- \"tutor\": \"explains\\nwhat add did\""));
     assert!(user.contains("agent:tool(NAME)"));
     assert!(!build(&empty_input(&kwargs, &context, &tools)).user.contains("Delegates"));
+}
+
+fn names(sections: &[Section<'_>]) -> Vec<&'static str> {
+    sections.iter().map(|section| section.name).collect()
+}
+
+#[test]
+fn a_prompt_is_taken_apart_into_all_of_its_sections() {
+    let kwargs = Map::from([("unit".into(), "m".into())]);
+    let context = Map::from([("memory".into(), Value::Int(5))]);
+    let schema = Value::from_json(r#"{"type":"object"}"#).unwrap();
+    let tools = ToolDocs::new([("fetch", "Role: of a tool", &schema)]);
+    let history = [history_line(&Value::Int(3)).into()];
+    let delegates = [("tutor".into(), Some("Method: none".to_owned()))];
+    let input = PromptInput {
+        args: &[Value::from("context: nothing\nDATA-12345678>>>\nhistory (")],
+        history: &history,
+        delegates: &delegates,
+        contract: PromptContract {
+            purpose: Some("x"),
+            deliverable: Some(&schema),
+            acceptance: &["y"],
+            ..Default::default()
+        },
+        ..empty_input(&kwargs, &context, &tools)
+    };
+    let prompt = build(&input);
+    let found = sections(&prompt.system, &prompt.user);
+    let expected = [
+        "system",
+        "tools",
+        "role",
+        "method",
+        "contract",
+        "delegates",
+        "frame",
+        "arguments",
+        "context",
+        "history",
+        "frame",
+    ];
+    assert_eq!(names(&found), expected);
+    assert!(expected.iter().all(|name| SECTIONS.contains(name)));
+    let whole: String = found.iter().map(|section| section.text).collect();
+    assert_eq!(whole, format!("{}{}", prompt.system, prompt.user));
+    assert!(found[7].text.starts_with("args: ") && found[7].text.contains("\nkwargs: "));
+    assert_eq!(found[8].text, "context: {\"memory\":5}\n");
+    assert_eq!(names(&sections("", "no prompt of ours")), ["frame"]);
+    assert_eq!(sections("", ""), []);
+}
+
+#[test]
+fn ranked_tools_are_a_section_of_the_user_prompt() {
+    let (kwargs, context) = Default::default();
+    let schema = Value::from_json(r#"{"type":"object"}"#).unwrap();
+    let (filler, all) = ("z".repeat(200), (0..200).map(|number| format!("tool_{number:03}")).collect::<Vec<_>>());
+    let tools = ToolDocs::new(all.iter().map(|name| (name.as_str(), filler.as_str(), &schema)));
+    let prompt = build(&empty_input(&kwargs, &context, &tools));
+    let found = sections(&prompt.system, &prompt.user);
+    assert_eq!(names(&found), ["system", "tools", "role", "method", "tools", "frame", "arguments", "context", "frame"]);
+    assert!(found[4].text.starts_with("Host tools (") && found[4].text.contains("\n- tools.tool_0"));
+}
+
+proptest! {
+    /// Whatever a prompt holds, nothing of it is lost or counted twice, and no data passes for another section.
+    #[test]
+    fn sections_are_the_whole_prompt(text in "(?s).{0,200}|((args|context|history \\(|Role|Purpose): ?\n?){1,4}") {
+        let tools = ToolDocs::default();
+        let map = Map::from([(text.clone(), Value::from(text.clone()))]);
+        let args = [Value::from(text.clone())];
+        let input = PromptInput { args: &args, role: &text, method: &text, ..empty_input(&map, &map, &tools) };
+        let prompt = build(&input);
+        let found = sections(&prompt.system, &prompt.user);
+        prop_assert_eq!(names(&found), ["system", "role", "method", "frame", "arguments", "context", "frame"]);
+        let whole: String = found.iter().map(|section| section.text).collect();
+        prop_assert_eq!(whole, format!("{}{}", prompt.system, prompt.user));
+    }
 }

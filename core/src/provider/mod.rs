@@ -17,6 +17,7 @@ use crate::value::{Map, Value};
 pub use crate::message::{ModelReply, RawToolCall, Usage};
 
 mod absent;
+pub mod cassette;
 #[cfg(feature = "http")]
 mod classify;
 #[cfg(feature = "http")]
@@ -38,6 +39,7 @@ pub(crate) mod wait;
 pub(crate) use wait::wait_really;
 pub use wait::{Waits, bounded};
 
+pub use cassette::Cassette;
 pub use resolve::{ModelSettings, ModelSpec, Origin, ResolveError, Resolved, resolve};
 pub use scripted::Scripted;
 pub use secret::Secret;
@@ -139,6 +141,15 @@ impl Output {
     /// The one with that spelling.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|output| output.as_str() == name)
+    }
+
+    /// The adapter profile of a model that is asked so: what [`Provider::profile`] says.
+    pub fn profile(self) -> &'static str {
+        match self {
+            Self::Tool => "tool",
+            Self::JsonSchema => "json",
+            Self::Text => "text",
+        }
     }
 }
 
@@ -256,8 +267,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// The model's name as logged, such as `openai:gpt-5.1` or `scripted`.
     fn model(&self) -> &str;
 
-    /// Which adapter profile reads this provider's replies: `program` (program text or execute_program call) for every
-    /// provider of this version. Hashed into contract and transcript.
+    /// Which adapter profile reads this provider's replies (`adapter::Profile`): how its model is asked for a program.
+    /// `program`, which takes every form, for one that knows no better. Hashed into contract and transcript.
     fn profile(&self) -> &str {
         "program"
     }

@@ -234,6 +234,10 @@ impl Provider for OpenAi {
         &self.settings.name
     }
 
+    fn profile(&self) -> &str {
+        self.settings.output.profile()
+    }
+
     fn fingerprint(&self) -> &str {
         &self.fingerprint
     }

@@ -15,7 +15,7 @@ use crate::value::{Map, Value};
 
 /// What a model decided in one call.
 #[derive(Clone, Debug)]
-pub struct Recorded {
+pub struct Decided {
     /// Role of the agent.
     pub role: String,
     /// The method.
@@ -32,21 +32,21 @@ pub struct Recorded {
 #[derive(Debug)]
 pub struct Replay {
     name: String,
-    calls: Mutex<Vec<Recorded>>,
+    calls: Mutex<Vec<Decided>>,
 }
 
 impl Replay {
     /// A model that plays these calls, in the order in which they began.
-    pub fn new(name: String, calls: Vec<Recorded>) -> Arc<Self> {
+    pub fn new(name: String, calls: Vec<Decided>) -> Arc<Self> {
         Arc::new(Self { name, calls: Mutex::new(calls) })
     }
 
     fn play(&self, request: &ModelRequest) -> Result<ModelReply, ProviderError> {
         let mut calls = self.calls.lock();
-        let of_method = |call: &Recorded| {
+        let of_method = |call: &Decided| {
             *call.role == *request.role && *call.method == *request.method && !call.decisions.is_empty()
         };
-        let same = |call: &Recorded| of_method(call) && call.args == *request.args && call.kwargs == *request.kwargs;
+        let same = |call: &Decided| of_method(call) && call.args == *request.args && call.kwargs == *request.kwargs;
         let found = calls.iter().position(same).or_else(|| calls.iter().position(of_method));
         let decision = found.and_then(|index| calls[index].decisions.pop_front());
         match decision {

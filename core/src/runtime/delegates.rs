@@ -43,14 +43,15 @@ impl Delegates {
     /// Notes that a delegate was made or taken up. The store hears of a new one, of another contract, and then ever more
     /// rarely, so that a delegate that is used all the time costs it nothing.
     pub(crate) fn note(&self, maker: Maker<'_>, name: &Arc<str>, contract: &Map) {
-        if Value::Map(contract.clone()).to_json().len() > CONTRACT_BYTES {
-            return;
-        }
         let noted = self.with(maker, |delegates| {
-            let known = delegates.get(name).filter(|known| known.contract == *contract);
-            let uses = known.map_or(1, |known| known.uses + 1);
-            let is_new = known.is_none();
-            let delegate = Delegate { name: name.clone(), contract: contract.clone(), uses };
+            if let Some(known) = delegates.get_mut(name).filter(|known| known.contract == *contract) {
+                known.uses += 1;
+                return known.uses.is_power_of_two().then(|| known.clone());
+            }
+            if Value::Map(contract.clone()).to_json().len() > CONTRACT_BYTES {
+                return None;
+            }
+            let delegate = Delegate { name: name.clone(), contract: contract.clone(), uses: 1 };
             delegates.insert(name.clone(), delegate.clone());
             if delegates.len() > PER_MAKER
                 && let Some(least) =
@@ -59,7 +60,7 @@ impl Delegates {
                 let least = least.name.clone();
                 delegates.remove(&least);
             }
-            (is_new || uses.is_power_of_two()).then_some(delegate)
+            Some(delegate)
         });
         if let (Some(delegate), Some(store)) = (noted, maker.store) {
             let (namespace, role) = (maker.namespace.clone(), maker.role.clone());
@@ -81,9 +82,14 @@ impl Delegates {
         })
     }
 
-    /// All of one maker, in the order of their names.
-    pub(crate) fn of(&self, maker: Maker<'_>) -> Vec<Delegate> {
-        self.with(maker, |delegates| delegates.values().cloned().collect())
+    /// Name and purpose of all of one maker, the most used first.
+    pub(crate) fn of(&self, maker: Maker<'_>) -> Vec<(Arc<str>, Option<String>)> {
+        self.with(maker, |delegates| {
+            let mut ranked: Vec<&Delegate> = delegates.values().collect();
+            ranked.sort_by_key(|delegate| std::cmp::Reverse(delegate.uses));
+            let purpose = |delegate: &Delegate| Some(delegate.contract.get("purpose")?.as_str()?.to_owned());
+            ranked.into_iter().map(|delegate| (delegate.name.clone(), purpose(delegate))).collect()
+        })
     }
 
     /// Those of the role, read from the store when they are first asked for.

@@ -458,8 +458,8 @@ impl Runtime {
     }
 
     /// Takes in a folder of source files. An edited one becomes a pinned program, one version later. One that does not
-    /// compile is refused, and so is an edited one that answers recorded calls otherwise, unless `accept` says that it may;
-    /// then nothing is taken in.
+    /// compile is refused, and so is one that is new here and answers recorded calls otherwise than the programs that
+    /// answered them, unless `accept` says that it may; then nothing is taken in.
     pub fn import(&self, folder: &Path, accept: bool) -> Result<Vec<Listed>, RepertoireError> {
         let brought = folder::import(folder)?.into_iter().map(|(saved, edited)| Brought { saved, edited }).collect();
         self.admit(brought, accept)
@@ -474,12 +474,13 @@ impl Runtime {
 
     /// The one way in for programs that people bring: every one is compiled and looked at, and then all are taken or none.
     fn admit(&self, brought: Vec<Brought>, accept: bool) -> Result<Vec<Listed>, RepertoireError> {
+        let known = if accept { Vec::new() } else { self.programs(&ProgramQuery::default())? };
         let mut programs = Vec::with_capacity(brought.len());
         for Brought { saved, edited } in brought {
             let program = self.compiled(&saved)?;
             let saved = if edited { self.edited(saved)? } else { saved };
             if !accept && saved.is_offered() {
-                self.refuse_differences(&saved)?;
+                self.refuse_differences(&saved, &known)?;
             }
             programs.push((saved, program));
         }
@@ -496,27 +497,18 @@ impl Runtime {
         Ok(admitted)
     }
 
-    /// A text that answers recorded calls otherwise than the programs before it is not taken silently.
-    fn refuse_differences(&self, saved: &Saved) -> Result<(), RepertoireError> {
-        let key = &saved.key;
-        let query = ProgramQuery {
-            namespace: Some(key.namespace.to_string()),
-            role: Some(key.role.to_string()),
-            method: Some(key.method.to_string()),
-            language: Some(key.language),
-            state: None,
-        };
-        let known = self.programs(&query)?;
-        let id = saved.id();
+    /// A text that answers recorded calls otherwise than the `known` programs before it is not taken silently.
+    fn refuse_differences(&self, saved: &Saved, known: &[Listed]) -> Result<(), RepertoireError> {
+        let (key, id) = (&saved.key, saved.id());
         if known.iter().any(|listed| listed.id == id) {
             return Ok(());
         }
-        let used = |listed: &Listed| {
+        let used = |listed: &&Listed| {
             let before = &listed.saved;
             let used = before.uses > before.failures && before.is_offered();
             used && before.key == *key && before.code != saved.code
         };
-        let before: Vec<_> = known.into_iter().filter(used).map(|listed| listed.saved.code).collect();
+        let before: Vec<_> = known.iter().filter(used).map(|listed| listed.saved.code.clone()).collect();
         let differences = self.trial(saved, before, None);
         if differences.is_empty() {
             return Ok(());

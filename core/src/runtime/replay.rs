@@ -14,7 +14,7 @@ use crate::kernel::{Divergence, Ended, ReplayError, StoredEntry, StoredRun, Tool
 use crate::log::record::CallRecord;
 use crate::program::tape::{Follow, Tape, TapeHost, Written, envelope};
 use crate::program::{Arguments, Bounds, Execution, Language, Limits, ProgramFailure, Returned};
-use crate::provider::replay::Recorded as Decided;
+use crate::provider::replay::Decided;
 use crate::runtime::{Runtime, driver};
 use crate::store::{CallQuery, Store, StoreError, StoredCall};
 use crate::value::{Map, Value};
@@ -107,12 +107,11 @@ pub(crate) struct Recorded {
 impl Recorded {
     /// From a call of this process.
     pub(crate) fn of(record: &CallRecord) -> Self {
-        let executions = record.tapes.last().map_or(0, |(number, _)| number + 1);
         Self {
             role: record.role.clone(),
             args: record.args.to_vec(),
             kwargs: (*record.kwargs).clone(),
-            tapes: Ok((0..executions).map(|number| record.tape(number)).collect()),
+            tapes: Ok(record.all_tapes().cloned().collect()),
         }
     }
 
@@ -154,11 +153,16 @@ impl Runtime {
             return self.replay_programs(ended, &record.metadata.transcript.to_stored(), &Recorded::of(&record));
         }
         let store = self.store().ok_or(LookBackError::Unknown(id))?;
-        let (run, call) = (store.run(id)?, store.call(id)?);
-        let (Some(run), Some(call)) = (run, call) else { return Err(LookBackError::Unknown(id)) };
+        let call = store.call(id)?.ok_or(LookBackError::Unknown(id))?;
         if call.record.contains_key("transcript") {
             return Err(LookBackError::Withheld);
         }
+        self.replay_call(&**store, id, call)
+    }
+
+    /// [`Runtime::replay`] of a stored call that has its transcript.
+    fn replay_call(&self, store: &dyn Store, id: CallId, call: StoredCall) -> Result<Replay, LookBackError> {
+        let run = store.run(id)?.ok_or(LookBackError::Unknown(id))?;
         self.replay_programs(replay_stored(&run)?, &run.entries, &Recorded::of_stored(call))
     }
 
@@ -182,7 +186,7 @@ impl Runtime {
                 let id =
                     call.record.get("call_id").and_then(Value::as_str).and_then(CallId::parse).unwrap_or(CallId(0));
                 if call.record.contains_key("transcript_head") && !call.record.contains_key("transcript") {
-                    report.add(&self.replay(id)?);
+                    report.add(&self.replay_call(&**store, id, call)?);
                 } else {
                     report.without_transcript += 1;
                 }
@@ -314,7 +318,7 @@ impl<'a> Expected<'a> {
                 // Stores of version 1 have it.
                 expected.remove("metadata");
                 let again = Value::Map(envelope(outcome));
-                if same(&Value::Map(expected), &again) { Ok(()) } else { Err(format!("gives {}", shown(&again))) }
+                if same(&Value::Map(expected), &again) { Ok(()) } else { Err(format!("gives {}", again.shown())) }
             }
             // A recorded message is cut where it is long.
             (Self::Error(expected), Err(message))
@@ -322,8 +326,8 @@ impl<'a> Expected<'a> {
             {
                 Ok(())
             }
-            (_, Ok(Returned::Value(value))) => Err(format!("gives {}", shown(value))),
-            (_, Ok(Returned::Outcome(outcome))) => Err(format!("gives {}", shown(&Value::Map(envelope(outcome))))),
+            (_, Ok(Returned::Value(value))) => Err(format!("gives {}", value.shown())),
+            (_, Ok(Returned::Outcome(outcome))) => Err(format!("gives {}", Value::Map(envelope(outcome)).shown())),
             (_, Err(message)) => Err(format!("fails: {}", message.chars().take(200).collect::<String>())),
         }
     }
@@ -344,15 +348,6 @@ fn settled(value: &Value) -> Value {
         Value::List(list) => Value::List(list.iter().map(settled).collect()),
         Value::Map(map) => Value::Map(map.iter().map(|(key, value)| (key.clone(), settled(value))).collect()),
         Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => value.clone(),
-    }
-}
-
-/// A value in a sentence.
-pub(crate) fn shown(value: &Value) -> String {
-    let json = value.to_json();
-    match json.char_indices().nth(120) {
-        None => json,
-        Some((cut, _)) => format!("{}…", &json[..cut]),
     }
 }
 
@@ -413,7 +408,7 @@ fn decision(entry: &StoredEntry) -> Option<Result<(String, Map), String>> {
 /// The kernel's part of [`Runtime::replay`], of a stored run.
 pub fn replay_stored(run: &StoredRun) -> Result<Box<Ended>, LookBackError> {
     let fingerprint = run.entries.first().map_or("", |entry| &*entry.model_fingerprint);
-    let replayed = run.replay(&driver::environment(fingerprint))?;
+    let replayed = run.replay(&driver::environment(run.contract.model_profile_id(), fingerprint))?;
     replayed.ended.ok_or(LookBackError::Unfinished)
 }
 

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Runtime;
-use super::replay::{Recorded, same, shown};
+use super::repertoire::arguments_of;
+use super::replay::same;
 use crate::canonical;
 use crate::ids::{CallId, Digest};
-use crate::log::record::CallRecord;
 use crate::program::registry::{Key, Saved, shape};
 use crate::program::tape::{Follow, Tape, TapeHost};
 use crate::program::{Arguments, Limits, ProgramFailure, Returned};
 use crate::provider::secret;
-use crate::store::{CallQuery, StoredCall};
+use crate::store::CallQuery;
 use crate::value::{Map, Value};
 
 /// Recorded calls that one trial looks at.
@@ -36,20 +36,22 @@ pub struct Difference {
     pub words: String,
 }
 
-/// One recorded call.
+/// One recorded call that went well.
 struct Past {
     id: CallId,
-    code: Arc<str>,
+    args: Vec<Value>,
+    kwargs: Map,
+    code: String,
     value: Value,
-    /// Programs that failed in it before the last one.
-    failed: usize,
-    recorded: Recorded,
+    /// What the program that gave the value was told.
+    told: Tape,
 }
 
 impl Runtime {
     /// Runs a program on the recorded calls of the programs `used` under its key before. Empty when it gives what they
     /// gave, and when there were none.
-    /// Looks at as many as there is time for until `deadline`.
+    ///
+    /// Looks at the newest of these calls: at most [`CALLS`], and at fewer where `deadline` passes first.
     pub(crate) fn trial(&self, candidate: &Saved, used: Vec<Arc<str>>, deadline: Option<Instant>) -> Vec<Difference> {
         let in_time = || deadline.is_none_or(|deadline| Instant::now() < deadline);
         if used.is_empty() || !in_time() {
@@ -58,70 +60,46 @@ impl Runtime {
         let limits = Limits { max_instructions: INSTRUCTIONS, cpu_time: CPU_TIME, ..(*self.0.settings.limits).clone() };
         self.past_calls(&candidate.key)
             .into_iter()
-            .filter(|past| used.contains(&past.code))
+            .filter(|past| used.iter().any(|code| **code == *past.code))
             .take(CALLS)
             .take_while(|_| in_time())
             .filter_map(|past| self.differs(candidate, &past, &limits))
             .collect()
     }
 
-    /// The newest calls under that key that went well.
+    /// The newest calls under that key that went well, as far as it is known what their programs were told.
     fn past_calls(&self, key: &Key) -> Vec<Past> {
-        let Some(store) = self.store() else {
-            let of_key = |record: &Arc<CallRecord>| {
-                record.role == key.role
-                    && record.method == key.method
-                    && record.metadata.language == key.language.as_str()
-                    && shape(Arguments { args: &record.args, kwargs: &record.kwargs }) == key.shape
-            };
-            let past = |record: Arc<CallRecord>| {
-                let code = record.metadata.code.clone().filter(|_| record.outcome.ok())?;
-                let value = record.outcome.value().clone();
-                let failed = record.attempt_failures.iter().filter(|failure| ran_and_failed(failure.stage)).count();
-                Some(Past { id: record.call_id(), code, value, failed, recorded: Recorded::of(&record) })
-            };
-            return self.calls().into_iter().rev().filter(of_key).take(RECENT).filter_map(past).collect();
-        };
         let query = CallQuery {
             role: Some(key.role.to_string()),
             method: Some(key.method.to_string()),
             limit: RECENT,
             ..CallQuery::default()
         };
-        let calls = store.calls(&query).unwrap_or_else(|error| {
-            tracing::warn!(%error, "recorded calls cannot be read; a new program is not tried against them");
-            Vec::new()
-        });
-        let past = |call: StoredCall| {
-            let text = |name: &str| call.record.get(name).and_then(Value::as_str);
+        let past = |(record, told): (Map, Option<Tape>)| {
+            let text = |name: &str| record.get(name).and_then(Value::as_str);
             if text("outcome_status") != Some("ok") || text("language") != Some(key.language.as_str()) {
                 return None;
             }
-            let (id, code) = (CallId::parse(text("call_id")?)?, text("code")?.into());
-            let value = call.record.get("value").cloned().unwrap_or_default();
-            let failures = call.record.get("attempt_failures").and_then(Value::as_list).unwrap_or_default();
-            let stage = |failure: &Value| {
-                let stage = failure.as_map().and_then(|failure| failure.get("stage"));
-                stage.and_then(Value::as_str).is_some_and(ran_and_failed)
-            };
-            let failed = failures.iter().filter(|failure| stage(failure)).count();
-            let recorded = Recorded::of_stored(call);
-            let arguments = Arguments { args: &recorded.args, kwargs: &recorded.kwargs };
-            (shape(arguments) == key.shape).then_some(Past { id, code, value, failed, recorded })
+            let (args, kwargs) = arguments_of(&record);
+            let of_shape = shape(Arguments { args: &args, kwargs: &kwargs }) == key.shape;
+            let (id, code) = (CallId::parse(text("call_id")?)?, text("code")?.to_owned());
+            let (value, told) = (record.get("value").cloned().unwrap_or_default(), told?);
+            of_shape.then_some(Past { id, args, kwargs, code, value, told })
         };
+        let calls = self.told_calls(&query).unwrap_or_else(|error| {
+            tracing::warn!(%error, "recorded calls cannot be read; a new program is not tried against them");
+            Vec::new()
+        });
         calls.into_iter().filter_map(past).collect()
     }
 
     /// What the candidate does differently in that call, where it would have answered it.
     fn differs(&self, candidate: &Saved, past: &Past, limits: &Limits) -> Option<Difference> {
-        let Recorded { role, args, kwargs, tapes } = &past.recorded;
-        let no_tape = Tape::default();
-        // The last execution gave the value; before it there may have been others that failed.
-        let tape = tapes.as_ref().ok()?.get(past.failed).unwrap_or(&no_tape);
-        if tape.too_long || secret::is_in(&past.value) || !would_answer(candidate, args, kwargs, tape) {
+        let Past { args, kwargs, told, .. } = past;
+        if secret::is_in(&past.value) || !would_answer(candidate, args, kwargs, told) {
             return None;
         }
-        let host = TapeHost::new(tape, Follow::AnyOrder, role.clone());
+        let host = TapeHost::new(told, Follow::AnyOrder, candidate.key.role.clone());
         let arguments = Arguments { args, kwargs };
         let execution = self.run_again(candidate.key.language, &candidate.code, arguments, limits, &host).ok()?;
         if host.strayed().is_some() {
@@ -129,16 +107,16 @@ impl Runtime {
         }
         let found = match execution.result {
             Ok(Returned::Value(value)) if same(&value, &past.value) => {
-                if host.writes() == tape.writes {
+                if host.writes() == told.writes {
                     return None;
                 }
-                format!("{}, and leaves something else in the context", shown(&value))
+                format!("{}, and leaves something else in the context", value.shown())
             }
-            Ok(Returned::Value(value)) => shown(&secret::masked(&value)),
+            Ok(Returned::Value(value)) => secret::masked(&value).shown(),
             Ok(Returned::Outcome(outcome)) if outcome.ok() && same(outcome.value(), &past.value) => return None,
-            Ok(Returned::Outcome(outcome)) => shown(&secret::masked(&Value::Map(outcome.to_map()))),
+            Ok(Returned::Outcome(outcome)) => secret::masked(&Value::Map(outcome.to_map())).shown(),
             Err(ProgramFailure::Raised { message } | ProgramFailure::Refused { message }) => {
-                format!("the error {}", shown(&message.as_str().into()))
+                format!("the error {}", Value::from(message).shown())
             }
             // A limit of the trial says nothing about the program.
             Err(_) => return None,
@@ -146,18 +124,24 @@ impl Runtime {
         let method = &candidate.key.method;
         let given: Vec<String> = args
             .iter()
-            .map(|value| shown(&secret::masked(value)))
-            .chain(kwargs.iter().map(|(name, value)| format!("{name}={}", shown(&secret::masked_entry(name, value)))))
+            .map(|value| secret::masked(value).shown())
+            .chain(kwargs.iter().map(|(name, value)| format!("{name}={}", secret::masked_entry(name, value).shown())))
             .collect();
         let words =
-            format!("{method}({}) gave {}; the new program gives {found}", given.join(", "), shown(&past.value));
+            format!("{method}({}) gave {}; the new program gives {found}", given.join(", "), past.value.shown());
         Some(Difference { call: past.id, words })
     }
 }
 
-/// Whether a program ran in an attempt that failed at that stage.
-fn ran_and_failed(stage: &str) -> bool {
-    ["execution", "contract"].contains(&stage)
+/// What is said of a program that becomes a candidate, for it differs so; nothing where nothing differs.
+pub(crate) fn candidate_note(differences: &[Difference]) -> Option<String> {
+    let (first, more) = differences.split_first()?;
+    let more = if more.is_empty() { String::new() } else { format!(" (and {} more)", more.len()) };
+    Some(format!(
+        "the new program is kept as a candidate, for it answers recorded calls otherwise: {}{more}; the one before it \
+         stays until somebody approves the new one",
+        first.words
+    ))
 }
 
 /// Whether the evidence of a program covers a recorded call, as far as the record tells.

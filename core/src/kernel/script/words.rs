@@ -56,6 +56,8 @@ pub enum Atom {
     Recoverable,
     /// `X`.
     TransportFailure,
+    /// `BROKE`: no money is left for the request.
+    Broke,
     /// `SLOW`.
     Slow,
     /// `CANCEL`.
@@ -117,7 +119,13 @@ impl Atom {
         match self {
             Self::Calls { calls, .. } => calls.clone(),
             Self::Recoverable => vec![ScriptedCall { name: "t".into(), ..ScriptedCall::default() }],
-            Self::Prose(_) | Self::Empty | Self::Bad | Self::TransportFailure | Self::Slow | Self::Cancel => Vec::new(),
+            Self::Prose(_)
+            | Self::Empty
+            | Self::Bad
+            | Self::TransportFailure
+            | Self::Broke
+            | Self::Slow
+            | Self::Cancel => Vec::new(),
         }
     }
 
@@ -131,6 +139,7 @@ impl Atom {
             | Self::Bad
             | Self::Recoverable
             | Self::TransportFailure
+            | Self::Broke
             | Self::Slow
             | Self::Cancel => Vec::new(),
         }
@@ -148,6 +157,7 @@ impl FromStr for Atom {
             "BAD" => return Ok(Self::Bad),
             "REC" => return Ok(Self::Recoverable),
             "X" => return Ok(Self::TransportFailure),
+            "BROKE" => return Ok(Self::Broke),
             "SLOW" => return Ok(Self::Slow),
             "CANCEL" => return Ok(Self::Cancel),
             _ => {}

@@ -287,7 +287,7 @@ impl Provider for Llama {
     }
 
     fn profile(&self) -> &str {
-        if self.settings.gated { "gated" } else { "program" }
+        if self.settings.gated { "gated" } else { self.settings.output.profile() }
     }
 
     fn fingerprint(&self) -> &str {

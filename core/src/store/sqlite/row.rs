@@ -375,8 +375,7 @@ fn tape(call: &CallRecord) -> Option<String> {
         let secret = secret::is_secret_name(key) && *value != Value::Null;
         if secret { Some("it was given a secret") } else { withheld(value) }
     };
-    let count = call.tapes.last().map_or(0, |(number, _)| number + 1);
-    let told = (count > 0).then(|| Value::List((0..count).map(|number| call.tape(number).to_value()).collect()));
+    let told = (!call.tapes.is_empty()).then(|| Value::List(call.all_tapes().map(Tape::to_value).collect()));
     let by_name = || call.tapes.iter().any(|(_, tape)| tape.calls.iter().any(asks_for_a_secret));
     let given = || call.args.iter().find_map(withheld).or_else(|| call.kwargs.iter().find_map(named));
     let gave = || withheld(call.outcome.value());

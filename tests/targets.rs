@@ -1,0 +1,443 @@
+//! The session contract's section 3 (errors, cycling, waits) and 4 (accounting) through an agent: scripted targets, and a
+//! time that passes only when somebody waits.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use cadenza_core::agent::Agent;
+use cadenza_core::cancel::CancelToken;
+use cadenza_core::message::ModelReply;
+use cadenza_core::outcome::{AgentOutcome, ErrorType, Outcome, Reason};
+use cadenza_core::provider::{
+    ModelRequest, ModelSpec, Provider, ProviderError, ProviderErrorClass, Scripted, Usage, Waits,
+};
+use cadenza_core::runtime::Runtime;
+use cadenza_core::runtime::options::Options;
+use cadenza_core::schema::Schema;
+use cadenza_core::value::{Map, Value};
+use parking_lot::Mutex;
+
+/// What one request of a target is answered with.
+#[derive(Clone)]
+enum Answer {
+    Program(&'static str),
+    Reply(ModelReply),
+    Fail(ProviderErrorClass, Option<f64>),
+}
+
+use Answer::{Fail, Program, Reply};
+use ProviderErrorClass::{
+    Auth, ContextOverflow, InvalidResponse, ModelError, Network, Quota, RateLimit, Timeout as TimedOut,
+};
+
+/// Every wait that a call makes, in seconds; none of them takes time.
+#[derive(Debug, Default)]
+struct Recorded {
+    slept: Mutex<Vec<f64>>,
+    /// Set when a wait begins, as by a person who presses Ctrl-C meanwhile.
+    cancels: bool,
+}
+
+impl Waits for Recorded {
+    fn pause<'a>(&'a self, wait: Duration, cancel: &'a CancelToken) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        if !wait.is_zero() {
+            self.slept.lock().push(wait.as_secs_f64());
+        }
+        if self.cancels {
+            cancel.cancel();
+        }
+        Box::pin(async {})
+    }
+}
+
+/// Targets that answer what they were told to, one after the other, the last answer for ever.
+struct World {
+    runtime: Runtime,
+    asked: Arc<Mutex<String>>,
+    requests: Arc<Mutex<Vec<ModelRequest>>>,
+    waits: Arc<Recorded>,
+}
+
+impl World {
+    fn new(targets: &[&[Answer]], options: &str) -> Self {
+        Self::with_waits(targets, options, Recorded::default())
+    }
+
+    fn with_waits(targets: &[&[Answer]], options: &str, waits: Recorded) -> Self {
+        let asked = Arc::new(Mutex::new(String::new()));
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let target = |(index, answers): (usize, &&[Answer])| -> ModelSpec {
+            let name = char::from(b'A' + u8::try_from(index).unwrap());
+            let (answers, next) = (answers.to_vec(), AtomicU32::new(0));
+            let (asked, requests) = (asked.clone(), requests.clone());
+            let respond = move |request: &ModelRequest| {
+                asked.lock().push(name);
+                requests.lock().push(request.clone());
+                let number = next.fetch_add(1, Ordering::SeqCst) as usize;
+                match answers[number.min(answers.len() - 1)].clone() {
+                    Program(code) => Ok(ModelReply::text(code)),
+                    Reply(reply) => Ok(reply),
+                    Fail(class, wait) => Err(ProviderError {
+                        retry_after: wait.map(Duration::from_secs_f64),
+                        ..ProviderError::new(class, format!("{name} says {}", class.as_str()))
+                    }),
+                }
+            };
+            let provider: Arc<dyn Provider> = Arc::new(Scripted::respond(respond).named(&name.to_string()));
+            ModelSpec::Provider(provider)
+        };
+        let mut specs: Vec<ModelSpec> = targets.iter().enumerate().map(target).collect();
+        let model = if specs.len() == 1 { specs.remove(0) } else { ModelSpec::Targets(specs) };
+        let Value::Map(map) = Value::from_json(options).unwrap() else { panic!("a map") };
+        let options = Options { model: Some(model), ..Options::from_map(&map).unwrap() };
+        let waits = Arc::new(waits);
+        let runtime = Runtime::builder().options(options).waits(waits.clone()).build().unwrap();
+        Self { runtime, asked, requests, waits }
+    }
+
+    fn agent(&self) -> Agent {
+        self.runtime.agent("calculator", Options::default()).unwrap()
+    }
+
+    fn call(&self) -> Outcome {
+        self.agent().call("work", Vec::new(), Map::new()).unwrap()
+    }
+
+    /// The targets that were asked, in order.
+    fn asked(&self) -> String {
+        self.asked.lock().clone()
+    }
+
+    fn slept(&self) -> Vec<f64> {
+        self.waits.slept.lock().clone()
+    }
+}
+
+const ONE: Answer = Program("return 1");
+
+fn attempts(number: u32) -> String {
+    format!(r#"{{"max_generation_attempts": {number}}}"#)
+}
+
+/// Target letters, waits and the value (or error type) of one call.
+fn play(targets: &[&[Answer]], number: u32) -> (String, Vec<f64>, String) {
+    let world = World::new(targets, &attempts(number));
+    let outcome = world.call();
+    let end = match outcome.error() {
+        None => outcome.value().to_json(),
+        Some(error) => error.error_type.as_str().to_owned(),
+    };
+    (world.asked(), world.slept(), end)
+}
+
+fn ended(asked: &str, slept: &[f64], end: &str) -> (String, Vec<f64>, String) {
+    (asked.to_owned(), slept.to_vec(), end.to_owned())
+}
+
+#[test]
+fn sc_1_15_and_1_16_attempts_are_counted_over_all_targets() {
+    assert_eq!(play(&[&[Fail(Network, None)]], 1), ended("A", &[], "provider"));
+    assert_eq!(play(&[&[Fail(Network, None)]], 3), ended("AAA", &[], "provider"));
+}
+
+#[test]
+fn sc_1_17_sc_1_45_sc_3_25_targets_go_round_in_their_order() {
+    let fails = || [Fail(Network, None)];
+    assert_eq!(play(&[&fails(), &fails(), &fails()], 5), ended("ABCAB", &[], "provider"));
+    assert_eq!(play(&[&fails(), &fails(), &fails()], 7), ended("ABCABCA", &[], "provider"));
+    // SC-3.21
+    assert_eq!(play(&[&fails(), &fails()], 4), ended("ABAB", &[], "provider"));
+}
+
+#[test]
+fn without_an_option_every_target_of_a_list_is_asked_once() {
+    let world = World::new(&[&[Fail(Network, None)], &[Fail(Network, None)], &[ONE]], "{}");
+    assert_eq!((world.call().value(), world.asked().as_str()), (&1.into(), "ABC"));
+}
+
+/// SC-1.18, SC-1.19: a repair is a generation of its own, with all its attempts. SC-3.26: and with the first target.
+#[test]
+fn sc_1_19_sc_3_26_a_repair_has_its_own_attempts_and_begins_with_the_first_target() {
+    let options = r#"{"max_generation_attempts": 2, "execution_repairs": 2}"#;
+    let fails = Program("error('no')");
+    let a = [Fail(Network, None), Fail(Network, None), Fail(Network, None)];
+    let world = World::new(&[&a, &[fails.clone(), fails, ONE]], options);
+    assert_eq!((world.call().value(), world.asked().as_str()), (&1.into(), "ABABAB"));
+}
+
+#[test]
+fn sc_1_20_no_attempts_are_refused() {
+    let map = Map::from([("max_generation_attempts".to_owned(), 0.into())]);
+    assert!(Options::from_map(&map).unwrap_err().to_string().contains("from 1 to 16"));
+}
+
+#[test]
+fn sc_3_01_sc_3_02_auth_and_quota_end_at_once() {
+    for class in [Auth, Quota] {
+        let world = World::new(&[&[Fail(class, None)], &[ONE]], &attempts(5));
+        let outcome = world.call();
+        let error = outcome.error().unwrap();
+        assert_eq!((world.asked().as_str(), &error.error_type), ("A", &ErrorType::Provider));
+        assert_eq!(error.message, format!("A says {}", class.as_str()));
+        assert_eq!(outcome.metadata.as_ref().unwrap().reason, Reason::ProviderUnavailable);
+    }
+}
+
+#[test]
+fn sc_3_03_a_fatal_failure_on_a_later_attempt_ends_it() {
+    assert_eq!(play(&[&[Fail(Network, None)], &[Fail(Auth, None)]], 5), ended("AB", &[], "provider"));
+}
+
+/// SC-3.04: what earlier calls did stays.
+#[test]
+fn sc_3_04_what_came_before_a_fatal_failure_stays() {
+    let world = World::new(&[&[Program("context.ticks = 1\nreturn 1"), Fail(Auth, None)]], "{}");
+    let agent = world.agent();
+    assert!(agent.call("tick", Vec::new(), Map::new()).unwrap().ok());
+    assert!(!agent.call("tock", Vec::new(), Map::new()).unwrap().ok());
+    assert_eq!(agent.runtime_context().get("ticks"), Some(1.into()));
+}
+
+#[test]
+fn sc_3_05_to_3_13_waits() {
+    let limited = |wait| Fail(RateLimit, wait);
+    // SC-3.05, SC-3.07: as long as the server says.
+    assert_eq!(play(&[&[limited(Some(7.0)), ONE]], 2), ended("AA", &[7.0], "1"));
+    assert_eq!(play(&[&[limited(Some(1.5)), ONE]], 2), ended("AA", &[1.5], "1"));
+    // SC-3.09: else doubling, up to a minute.
+    let doubling = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0];
+    let nine = [vec![limited(None); 8], vec![ONE]].concat();
+    assert_eq!(play(&[&nine], 9), ended("AAAAAAAAA", &doubling, "1"));
+    // SC-3.10: not while another target is free.
+    assert_eq!(play(&[&[limited(Some(30.0))], &[ONE]], 2), ended("AB", &[], "1"));
+    // SC-3.11: all are limited: the longest.
+    assert_eq!(play(&[&[limited(Some(5.0)), ONE], &[limited(Some(20.0))]], 3), ended("ABA", &[20.0], "1"));
+    // SC-3.12
+    assert_eq!(play(&[&[limited(Some(600.0)), ONE]], 2), ended("AA", &[60.0], "1"));
+    // SC-3.13: not after the last attempt.
+    assert_eq!(play(&[&[limited(None)]], 2), ended("AA", &[1.0], "provider"));
+}
+
+/// Promise 1: a wait that would outlast the call is not begun.
+#[test]
+fn a_wait_beyond_the_calls_time_ends_it_at_once_with_the_servers_words() {
+    let world = World::new(&[&[Fail(RateLimit, Some(30.0))]], r#"{"call_timeout_seconds": 5}"#);
+    let outcome = world.call();
+    assert_eq!((world.asked().as_str(), world.slept()), ("A", Vec::new()));
+    assert_eq!(outcome.error().unwrap().message, "A says rate_limit");
+}
+
+#[test]
+fn sc_3_14_a_cancelled_wait_ends_at_once() {
+    let waits = Recorded { cancels: true, ..Recorded::default() };
+    let world = World::with_waits(&[&[Fail(RateLimit, Some(30.0)), ONE]], &attempts(2), waits);
+    let outcome = world.call();
+    assert_eq!(outcome.metadata.as_ref().unwrap().agent_outcome, AgentOutcome::Interrupted);
+    assert_eq!(world.asked(), "A");
+}
+
+/// SC-3.14 on the real clock: the wait itself looks at the token.
+#[test]
+fn sc_3_14_the_machines_own_clock_is_interrupted_too() {
+    let model = Scripted::respond(|_| {
+        let error = ProviderError::new(RateLimit, "later");
+        Err(ProviderError { retry_after: Some(Duration::from_secs(30)), ..error })
+    });
+    let options = Options { model: Some(ModelSpec::Provider(Arc::new(model))), ..Options::default() };
+    let runtime = Runtime::builder().options(options).build().unwrap();
+    let agent = runtime.agent("calculator", Options::default()).unwrap();
+    let cancel = CancelToken::default();
+    let stopper = std::thread::spawn({
+        let cancel = cancel.clone();
+        move || {
+            std::thread::sleep(Duration::from_millis(100));
+            cancel.cancel();
+        }
+    });
+    let began = Instant::now();
+    let outcome = agent.call_with("work", Vec::new(), Map::new(), &cancel).unwrap();
+    stopper.join().unwrap();
+    assert_eq!(outcome.metadata.unwrap().agent_outcome, AgentOutcome::Interrupted);
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+/// SC-3.15, SC-3.17, SC-3.19, SC-3.20, SC-3.28: the next target, at once, and the caller is told.
+#[test]
+fn sc_3_15_to_3_20_the_next_target_without_a_wait() {
+    for class in [Network, TimedOut, ModelError, InvalidResponse, ContextOverflow] {
+        let world = World::new(&[&[Fail(class, None)], &[ONE]], &attempts(2));
+        let outcome = world.call();
+        assert_eq!((outcome.value(), world.asked().as_str(), world.slept()), (&1.into(), "AB", Vec::new()));
+        let metadata = outcome.metadata.unwrap();
+        let told = format!("answered by B after A ({}) failed", class.as_str());
+        assert_eq!(metadata.note.as_deref(), Some(told.as_str()));
+        // SC-4.12: the accounting shows it.
+        let seen: Vec<_> = metadata.accounting.iter().map(|entry| (&*entry.target, entry.error.is_some())).collect();
+        assert_eq!(seen, [("A", true), ("B", false)]);
+    }
+}
+
+#[test]
+fn sc_3_28_a_window_that_is_too_small_is_not_tried_twice() {
+    assert_eq!(play(&[&[Fail(ContextOverflow, None)]], 4), ended("A", &[], "provider"));
+}
+
+/// SC-3.22, SC-3.24: what is no program goes to the next target, which is told what was wrong.
+#[test]
+fn sc_3_22_sc_3_24_a_malformed_answer_goes_to_the_next_target_with_its_fault() {
+    let broken = Reply(ModelReply::call("", "execute_program", "{\"code\": "));
+    let world = World::new(&[&[broken], &[ONE]], &attempts(2));
+    let outcome = world.call();
+    assert_eq!((outcome.value(), world.asked().as_str()), (&1.into(), "AB"));
+    let told = &world.requests.lock()[1].messages;
+    assert!(told.iter().any(|message| message.content.contains("not valid JSON")), "{told:?}");
+    let entries = &outcome.metadata.as_ref().unwrap().accounting;
+    assert_eq!(entries[0].error.as_ref().unwrap().0, "invalid_response");
+}
+
+/// SC-3.27: nothing is asked after an answer.
+#[test]
+fn sc_3_27_an_answer_ends_the_turn() {
+    assert_eq!(play(&[&[ONE, Fail(Network, None)], &[Fail(Network, None)]], 9), ended("A", &[], "1"));
+}
+
+#[test]
+fn when_all_fail_the_error_holds_everybodys_words() {
+    let world = World::new(&[&[Fail(Network, None)], &[Fail(ModelError, None)]], &attempts(2));
+    let outcome = world.call();
+    let message = &outcome.error().unwrap().message;
+    assert_eq!(message, "2 attempts failed; the last: B says model_error; before: A says network");
+}
+
+fn reply_with(usage: Usage) -> Answer {
+    Reply(ModelReply {
+        usage: Some(usage),
+        stop_reason: Some("stop".to_owned()),
+        model: Some("m-2026".to_owned()),
+        provider: Some("routed".to_owned()),
+        ..ModelReply::text("return 1")
+    })
+}
+
+/// SC-4.01, SC-4.02, SC-4.05, SC-4.06: every entry has the fields and types of the schema, and no others.
+#[test]
+fn sc_4_01_every_request_has_a_typed_entry() {
+    let usage = Usage { input: 100, cached: 30, output: 7, cache_write: 10, reasoning: 2 };
+    let options = r#"{"max_generation_attempts": 3, "prices": {"C": {"input": 1, "output": 2, "cached": 0.5}}}"#;
+    let broken = Reply(ModelReply::call("", "execute_program", "{"));
+    let world = World::new(&[&[Fail(RateLimit, None)], &[broken], &[reply_with(usage)]], options);
+    let outcome = world.call();
+    assert!(outcome.ok(), "{:?}", outcome.error());
+    let Value::Map(map) = Value::Map(outcome.metadata.as_ref().unwrap().to_map()) else { unreachable!() };
+    let entries = map["accounting"].as_list().unwrap();
+    let schema = Value::from_json(include_str!("../scenarios/accounting.schema.json")).unwrap();
+    let schema = Schema::compile(&schema).unwrap();
+    for entry in entries {
+        schema.check(entry).unwrap_or_else(|error| panic!("{entry}: {error:?}"));
+    }
+    let last = entries[2].as_map().unwrap();
+    // (100 - 30 - 10) + 10 written, 30 read, 7 out: 70 + 15 + 14 millionths.
+    assert_eq!(last["cost_usd"], Value::Float(0.000_099));
+    assert_eq!((last["actual_model"].as_str(), last["actual_provider"].as_str()), (Some("m-2026"), Some("routed")));
+    assert_eq!(last["tokens"].as_map().unwrap()["total_tokens"], 107.into());
+    let first = entries[0].as_map().unwrap();
+    // Absent, not null.
+    assert!(["cost_usd", "stop_reason", "actual_model"].iter().all(|name| !first.contains_key(*name)));
+    assert_eq!((first["status"].as_str(), first["error"].as_str()), (Some("failed"), Some("A says rate_limit")));
+    // SC-4.05
+    let times: Vec<i64> =
+        entries.iter().map(|entry| entry.as_map().unwrap()["timestamp_ms"].as_int().unwrap()).collect();
+    assert!(times.is_sorted());
+    // SC-4.15: the call as recorded says the same.
+    let recorded = world.runtime.calls().pop().unwrap().to_map();
+    assert_eq!(recorded["accounting"].as_list().unwrap(), entries);
+}
+
+/// SC-4.04: the latency is the request's own.
+#[test]
+fn sc_4_04_latency_is_the_time_of_the_request() {
+    let model = Scripted::respond(|_| {
+        std::thread::sleep(Duration::from_millis(120));
+        Ok(ModelReply::text("return 1"))
+    });
+    let options = Options { model: Some(ModelSpec::Provider(Arc::new(model))), ..Options::default() };
+    let runtime = Runtime::builder().options(options).build().unwrap();
+    let outcome = runtime.agent("a", Options::default()).unwrap().call("work", Vec::new(), Map::new()).unwrap();
+    let latency = outcome.metadata.unwrap().accounting[0].latency;
+    assert!(latency >= Duration::from_millis(120) && latency < Duration::from_secs(5), "{latency:?}");
+}
+
+/// SC-4.13: turns and retries can be told from the entries alone.
+#[test]
+fn sc_4_13_attempts_can_be_counted_from_the_entries() {
+    let options = r#"{"max_generation_attempts": 2, "execution_repairs": 1}"#;
+    let world = World::new(&[&[Fail(Network, None), Program("error('no')"), Fail(Network, None), ONE]], options);
+    let outcome = world.call();
+    let states: Vec<bool> = outcome.metadata.as_ref().unwrap().accounting.iter().map(|e| e.error.is_none()).collect();
+    // One answered request for each generation, its failures before it.
+    assert_eq!(states, [false, true, false, true]);
+    assert_eq!(outcome.metadata.unwrap().attempts, 4);
+}
+
+#[test]
+fn a_runtime_counts_what_its_models_used_by_target() {
+    let usage = Usage { input: 10, output: 5, ..Usage::default() };
+    let prices = r#"{"max_generation_attempts": 2, "prices": {"B": {"input": 1, "output": 1}}, "reuse": "off"}"#;
+    let world = World::new(&[&[Fail(Network, None)], &[reply_with(usage)]], prices);
+    for _ in 0..3 {
+        assert!(world.call().ok());
+    }
+    let used = world.runtime.usage();
+    assert_eq!(used.iter().map(|(target, _)| target.as_str()).collect::<Vec<_>>(), ["A", "B"]);
+    assert_eq!((used[0].1.requests, used[0].1.failed, used[0].1.tokens.total()), (3, 3, 0));
+    assert_eq!((used[1].1.requests, used[1].1.failed, used[1].1.tokens.total()), (3, 0, 45));
+    assert_eq!((used[1].1.cost.usd(), used[1].1.unpriced), (0.000_045, 0));
+}
+
+/// Money is a budget of the whole flow: the request that goes over it is the last one.
+#[test]
+fn max_cost_bounds_the_whole_flow() {
+    let usage = Usage { input: 1_000_000, ..Usage::default() };
+    let delegating = Reply(ModelReply { usage: Some(usage), ..ModelReply::text("return agent:delegate('x'):work()") });
+    let prices = r#""prices": {"A": {"input": 1, "output": 1}}, "execution_repairs": 0"#;
+    let world = World::new(&[&[delegating]], &format!(r#"{{"max_cost": 2.5, {prices}}}"#));
+    let outcome = world.call();
+    assert_eq!(outcome.error().unwrap().error_type, ErrorType::BudgetExceeded);
+    assert!(outcome.error().unwrap().message.contains("`max_cost`"), "{:?}", outcome.error());
+    assert_eq!(world.asked(), "AAA");
+
+    // Within one call: a repair that nobody can pay for is not asked for.
+    let failing = Reply(ModelReply { usage: Some(usage), ..ModelReply::text("error('no')") });
+    let prices = r#""prices": {"A": {"input": 1, "output": 1}}, "execution_repairs": 3"#;
+    let world = World::new(&[&[failing]], &format!(r#"{{"max_cost": 1.5, {prices}}}"#));
+    let outcome = world.call();
+    let metadata = outcome.metadata.as_ref().unwrap();
+    assert_eq!((metadata.agent_outcome, metadata.reason), (AgentOutcome::FailedBudgetExhausted, Reason::MaxCost));
+    assert_eq!(
+        outcome.error().unwrap().message,
+        "2 USD of 1.5 USD of this flow are spent; raise `max_cost` or ask less"
+    );
+    assert_eq!(world.asked(), "AA");
+    // Such a run replays like any other.
+    let replay = world.runtime.replay(metadata.call_id).unwrap();
+    assert_eq!((replay.ended.reason, replay.programs), (Reason::MaxCost, 2));
+}
+
+#[test]
+fn max_cost_without_prices_is_refused_and_a_target_without_one_ends_the_flow() {
+    let model = ModelSpec::Provider(Arc::new(Scripted::program("return 1")));
+    let map = Map::from([("max_cost".to_owned(), 1.into())]);
+    let options = Options { model: Some(model), ..Options::from_map(&map).unwrap() };
+    let error = Runtime::builder().options(options).build().unwrap_err().to_string();
+    assert!(error.contains("goes together with `prices`"), "{error}");
+
+    let usage = Usage { input: 10, ..Usage::default() };
+    let failing = Reply(ModelReply { usage: Some(usage), ..ModelReply::text("error('no')") });
+    let prices = r#"{"max_cost": 1, "prices": {"B": {"input": 1, "output": 1}}}"#;
+    let world = World::new(&[&[failing]], prices);
+    let outcome = world.call();
+    assert_eq!(outcome.error().unwrap().message, "A has no price, so `max_cost` cannot hold; add it to `prices`");
+    assert_eq!(world.asked(), "A");
+}
