@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use cadenza_core::adapter::{self, Profile};
+use cadenza_core::adapter::{self, Profile, Wanted};
 use cadenza_core::cancel::CancelToken;
 use cadenza_core::message::{AdapterDecision, AgentMessage, MessageRole, ToolInvocation};
 use cadenza_core::program::Language;
@@ -106,9 +106,20 @@ fn complete(provider: &dyn Provider, request: &ModelRequest) -> Result<ModelRepl
     block_on(provider.complete(request, &CancelToken::default()))
 }
 
+/// What the adapter makes of a reply. Every program compiles: whether it does is not the gate's question.
+fn adapted(reply: &ModelReply) -> AdapterDecision {
+    let wanted = Wanted { tool: "execute_program", language: "lua", compiles: &|_| Ok(()) };
+    if reply.tool_calls.is_empty() {
+        // Nothing compiles: what is left are the signs of a program.
+        let wanted = Wanted { compiles: &|_| Err("no".into()), ..wanted };
+        return adapter::adapt(Profile::Gated, &wanted, true, reply).decision;
+    }
+    adapter::adapt(Profile::Gated, &wanted, true, reply).decision
+}
+
 /// What is wrong with a reply that should be one call of one of these tools.
 fn flaw(reply: &ModelReply, tools: &[ToolSpec]) -> Result<(), String> {
-    let decision = adapter::adapt(Profile::Stub, true, reply).decision;
+    let decision = adapted(reply);
     let AdapterDecision::Native(message) = decision else { return Err(format!("not native: {decision:?}")) };
     let [call] = &*message.tool_calls else { return Err(format!("no single call: {reply:?}")) };
     let Some(tool) = tools.iter().find(|tool| tool.name == call.name) else {
@@ -528,8 +539,7 @@ fn without_tools_it_speaks_text_that_is_one_and_never_a_call() {
             let reply = complete(&provider, &ModelRequest { max_output_tokens: Some(limit), ..request(&[]) }).unwrap();
             let text = reply.content.clone().unwrap();
             assert!(!text.trim().is_empty() && !text.contains("<call>") && !text.contains('\u{fffd}'), "{text:?}");
-            let decision = adapter::adapt(Profile::Stub, true, &reply).decision;
-            assert!(matches!(decision, AdapterDecision::Native(message) if message.tool_calls.is_empty()));
+            assert!(matches!(adapted(&reply), AdapterDecision::Native(message) if message.tool_calls.is_empty()));
         }
     }
 }

@@ -204,7 +204,11 @@ impl Llama {
                 system.push_str("\n\nAnswer with one JSON object that follows this schema: ");
                 system.push_str(&schemas.concat());
             }
-            Shape::Prose | Shape::Program => {}
+            Shape::Program => {
+                let language = request.language;
+                system.push_str(&format!("\n\nAnswer with the program alone, in one ```{language} block."));
+            }
+            Shape::Prose => {}
         }
         let mut turns =
             vec![Turn { role: "system", text: system }, Turn { role: "user", text: request.user_prompt.to_string() }];

@@ -86,46 +86,50 @@ pub fn text_grammar(opening: &str) -> Result<Grammar, TooLarge> {
     sketch.finish(start, end)
 }
 
-/// What a model may say when no call is asked of it: text that is not blank and holds no mark of a call.
+/// What a model may say when no call is asked of it: text that is not blank and holds no sign of one.
 pub fn prose_grammar() -> Result<Grammar, TooLarge> {
     let mut sketch = Sketch::default();
     let (start, end) = (sketch.place(), sketch.place());
-    prose(&mut sketch, start, "", end);
+    prose(&mut sketch, start, end);
     sketch.finish(start, end)
 }
 
 /// A call of one of these tools, or text: what may come once a call was made.
 pub fn call_or_prose_grammar(tools: &[Callable<'_>]) -> Result<Grammar, SchemaError> {
-    of_tools(tools, call, |sketch, start, end| prose(sketch, start, "{", end))
+    of_tools(tools, call, prose)
 }
 
-/// What the adapter would take for the beginning of a call in text.
-const CALL_MARK: &str = "<call>";
+/// What the adapter takes for the sign of a program or a call in text: no text that is not one may hold it.
+const SIGNS: [&str; 9] = ["```", "{", "=", "return ", "args[", "kwargs", "context.", "<call", "<tool"];
 
-/// Text that begins with something visible, except some characters, and never holds [`CALL_MARK`].
-fn prose(sketch: &mut Sketch, start: Place, not_first: &str, end: Place) {
-    // Place number n stands behind n characters of the mark.
-    let behind: Vec<Place> = CALL_MARK.bytes().map(|_| sketch.place()).collect();
+/// Text that begins with something visible and holds none of [`SIGNS`].
+fn prose(sketch: &mut Sketch, start: Place, end: Place) {
+    // A place for everything that a sign may begin with: the text so far ends with it, and with nothing longer of them.
+    let mut begun: Vec<&str> = SIGNS.iter().flat_map(|sign| (0..sign.len()).map(|end| &sign[..end])).collect();
+    begun.sort_unstable_by_key(|begin| (begin.len(), *begin));
+    begun.dedup();
+    let places: Vec<Place> = begun.iter().map(|_| sketch.place()).collect();
     let blank = sketch.place();
     sketch.free(start, blank);
     sketch.any_of(blank, " \t\n\r", blank);
-    visible(sketch, blank, &format!("{not_first}<"), behind[0]);
-    sketch.any_of(blank, "<", behind[1]);
-    sketch.letter_beyond_ascii(blank, behind[0]);
-    for (number, letter) in CALL_MARK.char_indices() {
-        let here = behind[number];
-        let letter = letter.to_string();
-        if let Some(next) = behind.get(number + 1) {
-            sketch.any_of(here, &letter, *next);
+    sketch.letter_beyond_ascii(blank, places[0]);
+    let letters: Vec<char> = (' '..='~').chain(['\t', '\n', '\r']).collect();
+    for (begin, place) in begun.iter().zip(&places) {
+        for letter in &letters {
+            let text = format!("{begin}{letter}");
+            if SIGNS.iter().any(|sign| text.ends_with(sign)) {
+                continue;
+            }
+            // The longest end of the text that begins a sign; at least the empty one, which is the first.
+            let longest = begun.iter().rposition(|begin| text.ends_with(begin)).unwrap_or(0);
+            let letter = letter.to_string();
+            sketch.any_of(*place, &letter, places[longest]);
+            if begin.is_empty() && !letter.trim().is_empty() {
+                sketch.any_of(blank, &letter, places[longest]);
+            }
         }
-        // No letter of the mark but its first begins it anew.
-        if number > 0 {
-            sketch.any_of(here, "<", behind[1]);
-        }
-        visible(sketch, here, &format!("<{letter}"), behind[0]);
-        sketch.any_of(here, " \t\n\r", behind[0]);
-        sketch.beyond_ascii(here, behind[0]);
-        sketch.free(here, end);
+        sketch.beyond_ascii(*place, places[0]);
+        sketch.free(*place, end);
     }
 }
 
