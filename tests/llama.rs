@@ -13,7 +13,11 @@ use std::time::{Duration, Instant};
 
 use cadenza_core::adapter::{self, Profile, Wanted};
 use cadenza_core::cancel::CancelToken;
+use cadenza_core::contract::{CompletionMode, ContractDraft, Manifest, ManifestTool, Millis, ToolPolicy};
+use cadenza_core::kernel::transcript::Transcript;
+use cadenza_core::kernel::{Command, Environment, Inference, Input, Kernel, StoredEntry, ToolEnvelope, verify};
 use cadenza_core::message::{AdapterDecision, AgentMessage, MessageRole, ToolInvocation};
+use cadenza_core::outcome::AgentOutcome;
 use cadenza_core::program::Language;
 use cadenza_core::prompt;
 use cadenza_core::provider::llama::{Llama, LlamaSettings};
@@ -583,4 +587,132 @@ fn once_a_call_was_answered_text_is_allowed_and_a_broken_call_is_not() {
         flaw(&complete(&provider, &ModelRequest { messages: closed, ..request(&tools) }).unwrap(), &tools).unwrap();
     }
     assert!(texts > 0 && texts + calls == 60, "{texts} texts, {calls} calls");
+}
+
+/// How a tool answers in a run.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Text(&'static str, usize),
+    TooLate,
+}
+
+/// A run of the kernel with this model, and tools `t` and `rich` that always answer alike.
+struct Ran {
+    outcome: AgentOutcome,
+    started: u32,
+    stored: Vec<StoredEntry>,
+}
+
+impl Ran {
+    fn count(&self, kind: &str) -> usize {
+        self.stored.iter().filter(|entry| entry.kind() == kind).count()
+    }
+}
+
+/// Drives the kernel as the runtime does.
+fn run(mut draft: ContractDraft, provider: &Llama, answer: Answer) -> Ran {
+    let tools = [tool("rich", RICH), tool("t", r#"{"type": "object", "properties": {"x": {"type": "string"}}}"#)];
+    let profile = Profile::from_name(provider.profile()).unwrap();
+    draft.adapter_version = profile.version().into();
+    draft.model_profile_id = profile.as_str().into();
+    let manifest = Manifest::new(tools.iter().map(|tool| ManifestTool::new(&*tool.name, &tool.parameters).unwrap()));
+    let contract = Arc::new(draft.seal());
+    let environment = Arc::new(Environment::new(manifest, provider.fingerprint()));
+    let (mut kernel, mut step) = Kernel::start(contract.clone(), environment, Millis(0));
+    let mut transcript = Transcript::new(kernel.header());
+    let (mut conversation, mut now, mut started) = (Vec::new(), Millis(0), 0);
+    for _ in 0..100 {
+        transcript.extend(std::mem::take(&mut step.entries));
+        let input = match step.command {
+            Command::Finish(ended) => {
+                let stored = transcript.to_stored();
+                verify(&contract, &stored, transcript.head(), transcript.len()).unwrap();
+                return Ran { outcome: ended.agent_outcome, started, stored };
+            }
+            Command::Probe => Input::Readiness(Ok(())),
+            Command::Infer(ask) => {
+                conversation.extend(ask.append.iter().cloned());
+                let offered: &[ToolSpec] = if ask.offer_tools { &tools } else { &[] };
+                let request = ModelRequest { messages: conversation.clone(), ..request(offered) };
+                let reply = complete(provider, &request).unwrap();
+                let wanted = Wanted { tool: "execute_program", language: "lua", compiles: &|_| Err("no".into()) };
+                Input::Inferred(Box::new(Inference {
+                    result: adapter::adapt(profile, &wanted, contract.strict_mode(), &reply),
+                    usage: Some(Usage::default()),
+                    prompt_bytes: 0,
+                    chunks: Vec::new(),
+                    cancelled: false,
+                }))
+            }
+            Command::Execute(call) => {
+                started += 1;
+                match answer {
+                    Answer::Text(text, times) => {
+                        Input::executed(ToolEnvelope::Ok(Arc::new(Value::from(text.repeat(times)))))
+                    }
+                    Answer::TooLate => {
+                        now = now + call.deadline + Millis(1);
+                        Input::TimedOut { raw_hash: None }
+                    }
+                }
+            }
+        };
+        step = kernel.step(now, input);
+    }
+    panic!("the run did not end");
+}
+
+fn strict(policy: ToolPolicy) -> ContractDraft {
+    ContractDraft {
+        strict_mode: true,
+        token_gate: true,
+        max_format_retries: 0,
+        max_inferences: 4,
+        completion_mode: CompletionMode::OnRequiredToolOk,
+        ..ContractDraft::new(policy, "", "")
+    }
+}
+
+/// The six cases of the corpus (EC-K1 to EC-K6). Where a scripted model narrates or sends a broken call, this one cannot:
+/// those cases end as the first one does. The control is the same model without its gate.
+#[test]
+fn ec_mg2_the_corpus_with_random_weights_behind_the_gate() {
+    let short = Answer::Text("fine", 1);
+    let (mut narrated, mut spoke) = (0, 0);
+    for tokenizer in [Tokenizer::Pieces, Tokenizer::Merges] {
+        for seed in 0..12 {
+            let settings = LlamaSettings { seed, temperature: 1.0, ..settings(&model(seed as u64 % 3, tokenizer)) };
+            let gated = Llama::new(settings.clone()).unwrap();
+            // EC-K1, and with the same words EC-K2 and EC-K3: nothing is rejected, asked again or narrated.
+            let ran = run(strict(ToolPolicy::Required), &gated, short);
+            assert_eq!((ran.outcome, ran.started), (AgentOutcome::CompletedWithTools, 1));
+            assert_eq!((ran.count("adapter"), ran.count("retry"), ran.count("nudge")), (1, 0, 0));
+            let free = Llama::new(LlamaSettings { gated: false, ..settings }).unwrap();
+            let control = run(strict(ToolPolicy::Required), &free, short);
+            assert_eq!(control.started, 0);
+            match control.outcome {
+                AgentOutcome::FailedProtocolNoTools => narrated += 1,
+                other => assert_eq!(other, AgentOutcome::FailedProtocolMalformed),
+            }
+            // EC-K4: no tool is offered, and what the model says is no call.
+            let ran = run(strict(ToolPolicy::Forbidden), &gated, short);
+            assert_eq!((ran.outcome, ran.started), (AgentOutcome::CompletedChatOnly, 0));
+            // EC-K5: an oversized result is cut, and its run ends well.
+            let mut oversized = strict(ToolPolicy::Required);
+            oversized.tool_output_budget.max_bytes_per_call = 64;
+            let ran = run(oversized, &gated, Answer::Text("x", 500));
+            assert_eq!((ran.outcome, ran.count("truncation")), (AgentOutcome::CompletedWithTools, 1));
+            // EC-K6: the tool's time runs out.
+            let ran = run(strict(ToolPolicy::Required), &gated, Answer::TooLate);
+            assert_eq!((ran.outcome, ran.started), (AgentOutcome::FailedTimeout, 1));
+            // After its call the model may speak, and does, unless it calls until its inferences are used up.
+            let until_it_speaks =
+                ContractDraft { completion_mode: CompletionMode::OnNoCall, ..strict(ToolPolicy::Required) };
+            let ran = run(until_it_speaks, &gated, short);
+            assert_eq!(ran.outcome, AgentOutcome::CompletedWithTools);
+            assert_eq!(ran.count("retry"), 0);
+            spoke += u32::from(ran.started == 1);
+        }
+    }
+    assert!(narrated > 0 && spoke > 0, "{narrated} narrated, {spoke} spoke");
 }
