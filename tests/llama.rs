@@ -716,3 +716,63 @@ fn ec_mg2_the_corpus_with_random_weights_behind_the_gate() {
     }
     assert!(narrated > 0 && spoke > 0, "{narrated} narrated, {spoke} spoke");
 }
+
+/// Damaged headers: numbers and letters of a whole file changed at random. Every one is refused or loaded; none ends the
+/// process, which is why this runs in a process of its own.
+#[test]
+fn a_damaged_header_is_refused_or_loaded_and_never_ends_the_process() {
+    let whole = tiny_gguf::bytes(&Tiny::default());
+    // The header ends behind the last tensor's name.
+    let last = b"ffn_down.weight";
+    let header = whole.windows(last.len()).rposition(|window| window == last).unwrap() + 60;
+    let folder = tempfile::tempdir().unwrap();
+    let rounds: u64 = std::env::var("CADENZA_DAMAGED").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(200);
+    for round in 0..rounds {
+        let mut random = fastrand::Rng::with_seed(round);
+        let mut damaged = whole.clone();
+        for _ in 0..random.usize(1..4) {
+            // Most of a header is vocabulary; what comes before it and behind it decides more.
+            let at = if random.bool() { random.usize(4..700) } else { random.usize(4..header) };
+            damaged[at] = random.choice([0, 1, 0x7f, 0x80, 0xff, random.u8(..)]).unwrap();
+        }
+        std::fs::write(folder.path().join(format!("{round}.gguf")), damaged).unwrap();
+    }
+    let mut from = 0;
+    let mut ended = Vec::new();
+    while from < rounds {
+        let ran = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "damaged_victim", "--ignored", "--nocapture"])
+            .env("CADENZA_DAMAGED_FILES", folder.path())
+            .env("CADENZA_DAMAGED_FROM", from.to_string())
+            .output()
+            .unwrap();
+        let words = String::from_utf8_lossy(&ran.stdout).into_owned();
+        if ran.status.success() {
+            break;
+        }
+        let last = words.lines().filter_map(|line| line.rsplit("file ").next()?.parse::<u64>().ok()).max().unwrap();
+        ended.push((last, String::from_utf8_lossy(&ran.stderr).lines().last().unwrap_or_default().to_owned()));
+        from = last + 1;
+    }
+    assert!(ended.is_empty(), "{} of {rounds} ended the process: {ended:#?}", ended.len());
+}
+
+#[test]
+#[ignore = "run by the test above, in a process of its own"]
+fn damaged_victim() {
+    let Some(folder) = std::env::var_os("CADENZA_DAMAGED_FILES") else { return };
+    let from: u64 = std::env::var("CADENZA_DAMAGED_FROM").unwrap().parse().unwrap();
+    for number in from.. {
+        let path = Path::new(&folder).join(format!("{number}.gguf"));
+        if !path.exists() {
+            return;
+        }
+        println!("file {number}");
+        if let Ok(provider) =
+            Llama::new(LlamaSettings { context_size: Some(256), max_output_tokens: 8, ..settings(&path) })
+        {
+            let reply = complete(&provider, &request(&[execute_program()]));
+            println!("loaded: {}", reply.is_ok());
+        }
+    }
+}

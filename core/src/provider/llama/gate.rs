@@ -374,3 +374,151 @@ fn drawn(logits: &[f32], sampling: Sampling, draw: f64, allowed: impl Fn(TokenId
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the model's vocabulary has no tokens that write it")]
 pub struct CannotWrite;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::schema::{Callable, arguments_grammar, call_grammar, prose_grammar, text_grammar};
+    use super::*;
+    use crate::value::Value;
+
+    const PLAIN: Sampling = Sampling { temperature: 0.0, top_p: 1.0, repeat_penalty: 1.0 };
+
+    /// Every byte, and some words; the last token ends a reply.
+    fn vocabulary(words: &[&str]) -> Arc<Vocabulary> {
+        let mut pieces: Vec<Box<[u8]>> = (0..=255_u8).map(|byte| Box::from([byte])).collect();
+        pieces.extend(words.iter().map(|word| word.as_bytes().into()));
+        pieces.push(Box::default());
+        let end = pieces.len() as TokenId - 1;
+        Arc::new(Vocabulary::new(pieces, vec![end]))
+    }
+
+    /// A reply of at most `limit` tokens by a model that says noise.
+    fn written(gate: &Gate, vocabulary: &Vocabulary, limit: u32, sampling: Sampling, seed: u64) -> String {
+        assert!(gate.left(gate.start()) <= limit);
+        let (mut noise, mut sampler) = (fastrand::Rng::with_seed(seed), Sampler::new(sampling, seed));
+        let (mut bytes, mut state) = (gate.opening().to_vec(), gate.start());
+        for count in 0..limit {
+            if gate.rest(state).is_some() {
+                break;
+            }
+            let logits: Vec<f32> = (0..vocabulary.len()).map(|_| noise.f32() * 8.0).collect();
+            let (token, next) = sampler.choose(&logits, Some((gate, state, limit - count - 1))).unwrap();
+            if vocabulary.is_end(token) {
+                break;
+            }
+            bytes.extend_from_slice(vocabulary.piece(token));
+            state = next;
+        }
+        assert!(gate.rest(state).is_some() || gate.accepts(state), "cut short: {:?}", String::from_utf8_lossy(&bytes));
+        bytes.extend_from_slice(gate.rest(state).unwrap_or_default());
+        String::from_utf8(bytes).unwrap()
+    }
+
+    const SCHEMA: &str = r#"{"type": "object", "additionalProperties": false, "properties": {
+        "kind": {"const": "x"}, "n": {"type": "number"}, "i": {"type": "integer"}, "b": {"type": "boolean"},
+        "s": {"type": "string", "minLength": 1, "maxLength": 3}, "l": {"type": "array", "items": {"type": "integer"}},
+        "o": {"type": "object", "properties": {"q": {"enum": ["é", "\"", 1.5]}}}, "m": {"anyOf": [{"type": "null"}, {"type": "string"}]},
+        "a": {}}, "required": ["kind", "s"]}"#;
+
+    const WORDS: [&str; 12] =
+        ["\"}", "\"}}", "\", ", "\": ", "\\u", "\\ud8", "é", "ab", "}}\n", "```", "<call>", "{\"name\": "];
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn noise_is_always_a_reply_of_its_grammar(seed: u64, more in 0_u32..60, hot: bool, words in 0..=WORDS.len()) {
+            let vocabulary = vocabulary(&WORDS[..words]);
+            let sampling = Sampling { temperature: if hot { 1.0 } else { 0.0 }, ..PLAIN };
+            let parameters = Value::from_json(SCHEMA).unwrap();
+            let tool = [Callable { name: "t\"ool", parameters: &parameters, program: None }];
+            let gate = Gate::new(arguments_grammar(&tool).unwrap(), vocabulary.clone()).unwrap();
+            let text = written(&gate, &vocabulary, gate.left(gate.start()) + more, sampling, seed);
+            let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let schema: serde_json::Value = serde_json::from_str(SCHEMA).unwrap();
+            prop_assert!(jsonschema::is_valid(&schema, &value), "{}", text);
+            let gate = Gate::new(call_grammar(&tool).unwrap(), vocabulary.clone()).unwrap();
+            let text = written(&gate, &vocabulary, gate.left(gate.start()) + more, sampling, seed);
+            let call: serde_json::Value = serde_json::from_str(&text).unwrap();
+            prop_assert!(call["name"] == "t\"ool" && jsonschema::is_valid(&schema, &call["arguments"]), "{}", text);
+        }
+
+        #[test]
+        fn noise_is_always_text_or_a_fenced_block(seed: u64, more in 0_u32..60, top_p in 0.0_f32..=1.0) {
+            let vocabulary = vocabulary(&WORDS);
+            let sampling = Sampling { temperature: 1.0, top_p, repeat_penalty: 1.3 };
+            let gate = Gate::new(text_grammar("```lua\n").unwrap(), vocabulary.clone()).unwrap();
+            let text = written(&gate, &vocabulary, gate.left(gate.start()) + more, sampling, seed);
+            let code = text.strip_prefix("```lua\n").and_then(|text| text.strip_suffix("\n```")).unwrap();
+            prop_assert!(!code.trim().is_empty() && !code.contains("```"), "{}", text);
+            let gate = Gate::new(prose_grammar().unwrap(), vocabulary.clone()).unwrap();
+            let text = written(&gate, &vocabulary, gate.left(gate.start()).max(1) + more, sampling, seed);
+            prop_assert!(!text.trim().is_empty(), "{:?}", text);
+            prop_assert!(["```", "{", "=", "<call", "<tool"].iter().all(|sign| !text.contains(sign)), "{}", text);
+        }
+    }
+
+    #[test]
+    fn the_shortest_reply_is_known_in_tokens() {
+        let parameters =
+            Value::from_json(r#"{"properties": {"code": {"type": "string"}}, "required": ["code"]}"#).unwrap();
+        let tool = [Callable { name: "t", parameters: &parameters, program: Some("code") }];
+        let gate = |words: &[&str]| Gate::new(call_grammar(&tool).unwrap(), vocabulary(words)).unwrap();
+        // One letter and the closing quote; what follows needs no model. One token may hold both.
+        let plain = gate(&[]);
+        assert_eq!(
+            (plain.opening(), plain.left(plain.start())),
+            (&b"{\"name\": \"t\", \"arguments\": {\"code\": \""[..], 2)
+        );
+        let with_word = gate(&["x\"}"]);
+        assert_eq!(with_word.left(with_word.start()), 1);
+        let state = plain.after(plain.start(), u32::from(b'x'), 5).unwrap();
+        assert_eq!(plain.after(state, u32::from(b'"'), 0).and_then(|state| plain.rest(state)), Some(&b"}}"[..]));
+        // With one token left, nothing but the quote is allowed.
+        let left: Vec<u32> = (0..256).filter(|byte| plain.after(state, *byte, 0).is_some()).collect();
+        assert_eq!(left, [u32::from(b'"')]);
+    }
+
+    #[test]
+    fn a_vocabulary_that_cannot_write_the_reply_is_refused() {
+        let pieces = vec![Box::from(*b"x"), Box::from(*b"yy")];
+        let vocabulary = Arc::new(Vocabulary::new(pieces, Vec::new()));
+        assert_eq!(Gate::new(text_grammar("``` ").unwrap(), vocabulary).unwrap_err(), CannotWrite);
+    }
+
+    #[test]
+    fn a_token_that_leads_nowhere_is_not_allowed() {
+        // `"` is there only as part of a word, and `\` begins an escape that no token ends.
+        let pieces: Vec<Box<[u8]>> = ["a", "b\"}}", "\\"].map(|piece| piece.as_bytes().into()).into();
+        let vocabulary = Arc::new(Vocabulary::new(pieces, Vec::new()));
+        let parameters = Value::from_json(r#"{"properties": {"s": {"type": "string"}}, "required": ["s"]}"#).unwrap();
+        let tool = [Callable { name: "t", parameters: &parameters, program: None }];
+        let gate = Gate::new(call_grammar(&tool).unwrap(), vocabulary).unwrap();
+        let allowed: Vec<u32> = (0..3).filter(|token| gate.after(gate.start(), *token, 9).is_some()).collect();
+        assert_eq!(allowed, [0, 1]);
+        let logits = [0.0, 0.0, 9.0];
+        for temperature in [0.0, 1.0] {
+            let mut sampler = Sampler::new(Sampling { temperature, ..PLAIN }, 1);
+            assert_ne!(sampler.choose(&logits, Some((&gate, gate.start(), 9))).unwrap().0, 2);
+        }
+    }
+
+    #[test]
+    fn the_numbers_of_sampling_do_what_they_say() {
+        let logits = [1.0, 3.0, 2.9, f32::NAN];
+        let drawn = |sampling: Sampling| {
+            let mut sampler = Sampler::new(sampling, 5);
+            let tokens: Vec<TokenId> = (0..200).map(|_| sampler.choose(&logits, None).unwrap().0).collect();
+            [0, 1, 2, 3].map(|token| tokens.iter().filter(|drawn| **drawn == token).count())
+        };
+        assert_eq!(drawn(PLAIN), [0, 200, 0, 0]);
+        let [few, many, some, none] = drawn(Sampling { temperature: 1.0, ..PLAIN });
+        assert!(few > 0 && few < some && many > 60 && some > 60 && none == 0);
+        assert_eq!(drawn(Sampling { temperature: 1.0, top_p: 0.3, ..PLAIN }), [0, 200, 0, 0]);
+        // The likeliest two take turns, until both are as unlikely as the third.
+        let [_, many, some, _] = drawn(Sampling { repeat_penalty: 1.2, ..PLAIN });
+        assert!(many > 0 && some > 0);
+    }
+}

@@ -531,3 +531,180 @@ pub enum SchemaProblem {
     #[error(transparent)]
     TooLarge(TooLarge),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grammar(schema: &str) -> Result<Grammar, SchemaError> {
+        let schema = format!(r#"{{"properties": {{"v": {schema}}}, "required": ["v"]}}"#);
+        let parameters = Value::from_json(&schema).unwrap();
+        arguments_grammar(&[Callable { name: "t", parameters: &parameters, program: None }])
+    }
+
+    /// Which of these values the grammar allows.
+    fn allowed<'a>(schema: &str, values: &[&'a str]) -> Vec<&'a str> {
+        let grammar = grammar(schema).unwrap();
+        let fits = |value: &&&str| grammar.matches(format!("{{\"v\": {value}}}").as_bytes());
+        values.iter().filter(fits).copied().collect()
+    }
+
+    #[test]
+    fn a_value_is_of_its_type() {
+        let values = [
+            "0",
+            "-1",
+            "12",
+            "01",
+            "1.5",
+            "-0.25e+10",
+            "1.",
+            ".5",
+            "true",
+            "null",
+            "\"\"",
+            "\"a\"",
+            "\"é\\n\\u00e9\"",
+            "\"\\ud800\"",
+            "\"\\x\"",
+            "\"\n\"",
+            "[]",
+            "[1]",
+            "[1, 2]",
+            "[1,2]",
+            "{}",
+            "{\"a\": 1}",
+            "",
+        ];
+        assert_eq!(allowed(r#"{"type": "integer"}"#, &values), ["0", "-1", "12"]);
+        assert_eq!(allowed(r#"{"type": "number"}"#, &values), ["0", "-1", "12", "1.5", "-0.25e+10"]);
+        assert_eq!(allowed(r#"{"type": "boolean"}"#, &values), ["true"]);
+        assert_eq!(allowed(r#"{"type": "string"}"#, &values), ["\"\"", "\"a\"", "\"é\\n\\u00e9\""]);
+        assert_eq!(allowed(r#"{"type": "array", "items": {"type": "integer"}}"#, &values), ["[]", "[1]", "[1, 2]"]);
+        assert_eq!(allowed(r#"{"type": "object"}"#, &values), ["{}", "{\"a\": 1}"]);
+        assert_eq!(allowed(r#"{"type": ["null", "boolean"]}"#, &values), ["true", "null"]);
+        assert_eq!(allowed(r#"{"enum": [1.5, "a", null]}"#, &values), ["1.5", "null", "\"a\""]);
+        assert_eq!(
+            allowed(r#"{"anyOf": [{"const": 0}, {"type": "string", "minLength": 2}]}"#, &values),
+            ["0", "\"é\\n\\u00e9\""]
+        );
+        let any =
+            ["0", "-1", "12", "1.5", "-0.25e+10", "true", "null", "\"\"", "\"a\"", "\"é\\n\\u00e9\"", "[]", "[1]"];
+        assert_eq!(allowed("{}", &values)[..12], any);
+    }
+
+    #[test]
+    fn lengths_are_counted_up_to_a_bound() {
+        let texts = ["\"\"", "\"a\"", "\"ab\"", "\"abc\"", "\"éé\""];
+        assert_eq!(
+            allowed(r#"{"type": "string", "minLength": 1, "maxLength": 2}"#, &texts),
+            ["\"a\"", "\"ab\"", "\"éé\""]
+        );
+        let lists = ["[]", "[1]", "[1, 1]", "[1, 1, 1]"];
+        assert_eq!(allowed(r#"{"type": "array", "items": {"const": 1}, "maxItems": 1}"#, &lists), ["[]", "[1]"]);
+        assert_eq!(
+            allowed(r#"{"type": "array", "items": {"const": 1}, "minItems": 2}"#, &lists),
+            ["[1, 1]", "[1, 1, 1]"]
+        );
+        // Longer bounds are left to whoever reads the call.
+        assert_eq!(allowed(r#"{"type": "string", "maxLength": 9000}"#, &texts).len(), 5);
+    }
+
+    #[test]
+    fn optional_properties_keep_their_order() {
+        let schema = r#"{"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}, "c": {"const": 3}},
+            "required": ["b"]}"#;
+        let values = [
+            r#"{"b": 2}"#,
+            r#"{"a": 1, "b": 2}"#,
+            r#"{"b": 2, "c": 3}"#,
+            r#"{"a": 1, "b": 2, "c": 3}"#,
+            r#"{}"#,
+            r#"{"a": 1}"#,
+            r#"{"b": 2, "a": 1}"#,
+            r#"{"a": 1, "c": 3}"#,
+            r#"{"b": 2, }"#,
+            r#"{, "b": 2}"#,
+        ];
+        assert_eq!(allowed(schema, &values), values[..4]);
+        let free = r#"{"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}}}"#;
+        assert_eq!(allowed(free, &[r#"{}"#, r#"{"a": 1}"#, r#"{"b": 2}"#, r#"{"a": 1, "b": 2}"#]).len(), 4);
+    }
+
+    #[test]
+    fn a_schema_that_no_grammar_follows_is_named() {
+        for (schema, words) in [
+            (r##"{"$ref": "#/$defs/x"}"##, "`$ref`"),
+            (r#"{"allOf": []}"#, "`allOf`"),
+            (r#"{"enum": []}"#, "`enum` leaves no value"),
+            (r#"{"type": "date"}"#, "no JSON Schema"),
+            ("3", "no JSON Schema"),
+            (r#"{"type": "string", "minLength": 300}"#, "`minLength` is above 256"),
+            (r#"{"type": "string", "minLength": 3, "maxLength": 2}"#, "`maxLength` leaves no value"),
+            (r#"{"type": "object", "required": ["x"]}"#, "`x` is required"),
+            (r#"{"type": "array", "minItems": 200, "items": {"type": "string", "minLength": 200}}"#, "states"),
+        ] {
+            let message = grammar(schema).unwrap_err().to_string();
+            assert!(
+                message.starts_with("no grammar can be made for the tool `t`") && message.contains(words),
+                "{message}"
+            );
+        }
+        let deep = format!("{}{{}}{}", r#"{"type": "array", "items": "#.repeat(20), "}".repeat(20));
+        assert!(grammar(&deep).unwrap_err().to_string().contains("deeper than 16"));
+        let parameters = Value::from_json(r#"{"type": "array"}"#).unwrap();
+        let refused = arguments_grammar(&[Callable { name: "t", parameters: &parameters, program: None }]).unwrap_err();
+        assert_eq!(refused.problem, SchemaProblem::NotAnObject);
+    }
+
+    #[test]
+    fn a_program_is_not_blank_in_either_form() {
+        let parameters = Value::from_json(
+            r#"{"properties": {"code": {"type": "string"}, "language": {"enum": ["lua"]}}, "required": ["code", "language"]}"#,
+        )
+        .unwrap();
+        let tool = [Callable { name: "execute_program", parameters: &parameters, program: Some("code") }];
+        let call = call_grammar(&tool).unwrap();
+        let fenced = text_grammar("```lua\n").unwrap();
+        for (code, is_program) in
+            [("return 1", true), (" x", true), ("-- a\nreturn \"é\"", true), ("", false), (" \n\t", false)]
+        {
+            let text = format!(
+                r#"{{"name": "execute_program", "arguments": {{"language": "lua", "code": {}}}}}"#,
+                Value::from(code).to_json()
+            );
+            assert_eq!(call.matches(text.as_bytes()), is_program, "{text}");
+            assert_eq!(fenced.matches(format!("```lua\n{code}\n```").as_bytes()), is_program, "{code:?}");
+        }
+        for broken in ["```lua\nx", "```lua\nx```", "```lua\nx\n```\n", "```lua\nx\n```\n```", "x", "```lua\n`a`\n```"]
+        {
+            assert!(!fenced.matches(broken.as_bytes()), "{broken:?}");
+        }
+        assert!(fenced.matches(b"```lua\nx = `a` .. ``\n```"));
+    }
+
+    #[test]
+    fn prose_is_visible_and_holds_no_sign_of_a_call() {
+        let prose = prose_grammar().unwrap();
+        for text in ["I will.", " x", "日本", "ünd", "a < b", "<calm", "returns", "return", "context", "``", "a\nb"]
+        {
+            assert!(prose.matches(text.as_bytes()), "{text:?}");
+        }
+        for text in [
+            "",
+            " \n",
+            "\u{3000}",
+            "\u{a0} ",
+            "{",
+            "x = 1",
+            "a <call",
+            "<<call",
+            "return 1",
+            "rreturn 1",
+            "args[1]",
+            "```",
+        ] {
+            assert!(!prose.matches(text.as_bytes()), "{text:?}");
+        }
+    }
+}
