@@ -20,7 +20,11 @@ VENV := .venv
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 PY := $(VENV)/bin/python
 
-.PHONY: help setup demo test test-rust test-python conform bench soak lint wheel clean
+# llama.cpp's C++ is compiled once for all checkouts and all profiles of this user.
+llama_env := LLAMA_LIB_PROFILE=Release CMAKE_GENERATOR=Ninja CMAKE_C_COMPILER_LAUNCHER=ccache \
+  CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_DIR=$(CACHE)/ccache CCACHE_NOHASHDIR=1
+
+.PHONY: help setup demo test test-rust test-python test-llama conform bench bench-llama soak lint wheel clean
 
 help:  ## lists the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -39,7 +43,7 @@ test: setup  ## everything: Rust, Python, conformance, examples
 	@$(MAKE) --no-print-directory conform
 
 # Tests and measurements keep away from the user's own store, whatever they forget to say.
-test-rust test-python conform bench soak: export XDG_DATA_HOME := $(CURDIR)/$(VENV)/data
+test-rust test-python test-llama conform bench bench-llama soak: export XDG_DATA_HOME := $(CURDIR)/$(VENV)/data
 
 test-rust:
 	if command -v cargo-nextest >/dev/null; then \
@@ -56,6 +60,12 @@ test-python:
 	server=$(CARGO_TARGET_DIR)/debug/examples/wire_server; \
 	  CADENZA_WIRE_SERVER=$$(test -x $$server && echo $$server || true) $(PY) -m pytest -q tests/python
 
+test-llama:  ## the local model (feature `llama`): its own step, because llama.cpp takes some minutes to compile
+	@scripts/setup.sh llama
+	$(llama_env) cargo clippy -p cadenza-core --features llama --all-targets --quiet -- -D warnings
+	$(llama_env) cargo test -p cadenza-core --features llama --lib --quiet llama
+	$(llama_env) cargo test -p cadenza-core --features llama --test llama
+
 conform:  ## every scenario for every host runtime, both program languages and both stores
 	for store in memory sqlite; do \
 	  for language in lua rhai; do \
@@ -70,6 +80,10 @@ bench: setup  ## medians and ratios to a floor, in one run
 	$(PY) -m pip install --quiet --force-reinstall --no-deps target-wheels/*.whl
 	$(CARGO_TARGET_DIR)/release/cadenza-bench
 	$(PY) benches/bench.py
+
+bench-llama:  ## the local model against the bare llama.cpp loop, on a tiny model or on the one in CADENZA_GGUF
+	@scripts/setup.sh llama
+	$(llama_env) cargo run --release -p cadenza-benches --features llama --bin cadenza-bench-llama
 
 soak: setup  ## the long forms of the store's fault tests: kills, power cuts, broken disks, bit flips, many processes
 	CADENZA_KILLS=$${CADENZA_KILLS:-3000} cargo test -p cadenza-core --release --test store_crash -- --nocapture

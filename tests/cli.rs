@@ -527,7 +527,10 @@ fn a_base_url_is_an_address_and_nothing_else() {
     check(
         &ran,
         4,
-        &["--model: option \"model\": no provider", "providers: openai, openai-responses, openai-compatible, anthropic, gemini, ollama, library, replay, cassette)"],
+        &[
+            "--model: option \"model\": no provider",
+            "providers: openai, openai-responses, openai-compatible, anthropic, gemini, ollama, library, replay, cassette)",
+        ],
     );
 }
 
