@@ -160,13 +160,13 @@ fn unknown_commands_and_options_come_with_suggestions() {
     );
     check(&world.run(&["call", "a", "b", "--model", "opnai:x"]), 4, &["--model: ", "`openai`"]);
     check(&world.run(&[]), 4, &["Usage: cadenza"]);
-    for later in ["policy", "eval", "eject"] {
+    for later in ["policy", "eject"] {
         check(&world.run(&[later]), 4, &["unrecognized subcommand"]);
     }
     check(
         &world.run(&["--help"]),
         0,
-        &["run", "call", "repl", "conform", "calls", "show", "tail", "programs", "config"],
+        &["run", "call", "repl", "conform", "calls", "show", "tail", "programs", "eval", "config"],
     );
     check(&world.run(&["--version"]), 0, &[env!("CARGO_PKG_VERSION")]);
 }
@@ -527,7 +527,10 @@ fn a_base_url_is_an_address_and_nothing_else() {
     check(
         &ran,
         4,
-        &["--model: option \"model\": no provider", "providers: openai, openai-compatible, library, replay)"],
+        &[
+            "--model: option \"model\": no provider",
+            "providers: openai, openai-responses, openai-compatible, anthropic, gemini, ollama, library, replay, cassette)",
+        ],
     );
 }
 

@@ -37,6 +37,9 @@ class _TargetOptions(TypedDict, total=False):
     proxy: str | Literal[False] | None
     output: Literal["tool", "json_schema", "text"]
     stream: bool
+    context_size: int
+    threads: int
+    gpu_layers: int
     temperature: float | None
     top_p: float | None
     repeat_penalty: float | None

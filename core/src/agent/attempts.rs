@@ -184,6 +184,7 @@ impl<'a> Attempts<'a> {
         };
         (self.tokens_in, self.tokens_out) = (ended.spent.tokens_in.0, ended.spent.tokens_out.0);
         self.charge(&ended.spent);
+        call.agent.runtime().count(&self.accounting);
         let metadata = Arc::new(Metadata {
             agent_outcome: ended.agent_outcome,
             reason: ended.reason,
@@ -452,10 +453,9 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Counts a request: for the caller, for the flow, for the runtime.
+    /// Counts a request: for the caller, and for the flow.
     fn account(&mut self, entry: AccountingEntry) {
         self.call.trace.charge_cost(&entry);
-        self.call.agent.runtime().count(&entry);
         self.accounting.push(entry);
     }
 

@@ -27,6 +27,8 @@ mod dialect;
 #[cfg(feature = "http")]
 mod http;
 pub mod library;
+#[cfg(feature = "llama")]
+pub mod llama;
 #[cfg(feature = "http")]
 pub mod remote;
 pub mod replay;

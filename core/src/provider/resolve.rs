@@ -224,7 +224,7 @@ impl Kind {
             | Self::Anthropic
             | Self::Gemini
             | Self::Ollama => cfg!(feature = "http"),
-            Self::Llama => false,
+            Self::Llama => cfg!(feature = "llama"),
         }
     }
 }
@@ -313,7 +313,10 @@ pub fn resolve(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Resolve
     let (spec, origin) = choose(spec, settings, &mut notes);
     match one(&spec, settings) {
         Ok(provider) => Ok(Resolved { provider, origin, notes }),
-        Err(problem @ (ResolveProblem::NoKey { .. } | ResolveProblem::KeyFile { .. })) if settings.nobody_asks => {
+        Err(
+            problem
+            @ (ResolveProblem::NoKey { .. } | ResolveProblem::KeyFile { .. } | ResolveProblem::ModelFile { .. }),
+        ) if settings.nobody_asks => {
             let name = match &spec {
                 ModelSpec::Name(name) | ModelSpec::Target { name, .. } => short(name),
                 ModelSpec::Targets(_) | ModelSpec::Provider(_) | ModelSpec::Default => "none".to_owned(),
@@ -410,7 +413,8 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
         Kind::Cassette => {
             Cassette::replay(Path::new(model)).map_err(|error| ResolveProblem::Settings { why: error.to_string() })
         }
-        Kind::Llama => Err(ResolveProblem::NotBuilt { provider: kind.as_str(), feature: "llama" }),
+        Kind::Llama if model.is_empty() => Err(ResolveProblem::NoModelFile),
+        Kind::Llama => llama(model, settings.options_for(kind, own)),
     }
 }
 
@@ -485,6 +489,38 @@ fn remote(
 #[cfg(feature = "http")]
 fn is_key_header(name: &str) -> bool {
     ["authorization", "x-api-key", "x-goog-api-key", "api-key"].contains(&name)
+}
+
+/// A local model. Loads it: what is wrong with the file is said here, not by the first call.
+#[cfg(feature = "llama")]
+fn llama(name: &str, options: TargetOptions) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    use super::llama::{DEFAULT_OUTPUT_TOKENS, Llama, LlamaSettings};
+
+    let home = || dirs::home_dir().map(|home| home.join(name.trim_start_matches("~/")));
+    let path = if name.starts_with("~/") { home().unwrap_or_else(|| name.into()) } else { name.into() };
+    let TargetOptions { context_size, threads, gpu_layers, params, .. } = options;
+    let given = LlamaSettings {
+        name: format!("llama:{name}"),
+        context_size,
+        threads,
+        gpu_layers,
+        temperature: params.temperature.flatten().unwrap_or(0.0) as f32,
+        top_p: params.top_p.flatten().unwrap_or(1.0) as f32,
+        repeat_penalty: params.repeat_penalty.flatten().unwrap_or(1.0) as f32,
+        seed: params.seed.flatten().unwrap_or(0),
+        max_output_tokens: params.max_output_tokens.flatten().unwrap_or(DEFAULT_OUTPUT_TOKENS),
+        output: options.output.unwrap_or_default(),
+        ..LlamaSettings::of(path)
+    };
+    match Llama::new(given) {
+        Ok(provider) => Ok(Arc::new(provider)),
+        Err(error) => Err(ResolveProblem::ModelFile { why: error.to_string() }),
+    }
+}
+
+#[cfg(not(feature = "llama"))]
+fn llama(_name: &str, _options: TargetOptions) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    Err(ResolveProblem::NotBuilt { provider: Kind::Llama.as_str(), feature: "llama" })
 }
 
 /// The key: the option, the file, then the environment.
@@ -562,6 +598,8 @@ impl ResolveError {
             ResolveProblem::Unknown { .. }
             | ResolveProblem::NotBuilt { .. }
             | ResolveProblem::NoModelName { .. }
+            | ResolveProblem::NoModelFile
+            | ResolveProblem::ModelFile { .. }
             | ResolveProblem::LibraryHasNoModels { .. }
             | ResolveProblem::NoBaseUrl
             | ResolveProblem::NoKey { .. }
@@ -606,6 +644,15 @@ pub enum ResolveProblem {
     NoModelName {
         /// The provider.
         provider: &'static str,
+    },
+    /// A local model without its file.
+    #[error("`llama` needs a model's file: `llama:/path/to/model.gguf`")]
+    NoModelFile,
+    /// A file that is no model.
+    #[error("{why}")]
+    ModelFile {
+        /// Which, and what is wrong.
+        why: String,
     },
     /// The library with a model.
     #[error("`{name}`: the library has no models; write `library`")]

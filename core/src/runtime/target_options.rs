@@ -10,7 +10,7 @@ use crate::provider::{ModelSpec, Output, Secret};
 use crate::value::{Map, Value};
 
 /// Their names.
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 19] = [
     "base_url",
     "api_key",
     "api_key_file",
@@ -18,6 +18,9 @@ pub const NAMES: [&str; 16] = [
     "stream",
     "headers",
     "proxy",
+    "context_size",
+    "threads",
+    "gpu_layers",
     "temperature",
     "top_p",
     "repeat_penalty",
@@ -50,6 +53,9 @@ pub(super) fn read(options: &mut TargetOptions, name: &str, value: &Value) -> Re
                 other => Some(Secret::unlisted(&text("proxy", other)?)),
             };
         }
+        "context_size" => options.context_size = Some(whole("context_size", value, 1, 1 << 24)?),
+        "threads" => options.threads = Some(whole("threads", value, 1, 1024)?),
+        "gpu_layers" => options.gpu_layers = Some(whole("gpu_layers", value, 0, 9999)?),
         "temperature" => params.temperature = number("temperature", value, 0.0, 10.0)?,
         "top_p" => params.top_p = number("top_p", value, 0.0, 1.0)?,
         "repeat_penalty" => params.repeat_penalty = number("repeat_penalty", value, 0.0, 10.0)?,
