@@ -29,7 +29,11 @@ fn address(vendor: Vendor, server: &WireServer) -> String {
 
 fn target((vendor, model): (Vendor, &str), server: &WireServer) -> RemoteSettings {
     let name = format!("{vendor:?}:{model}").to_lowercase();
-    RemoteSettings { key: Secret::new(KEY), ..RemoteSettings::new(vendor, name, model, address(vendor, server)) }
+    RemoteSettings {
+        key: Secret::new(KEY),
+        output: Some(Output::Tool),
+        ..RemoteSettings::new(vendor, name, model, address(vendor, server))
+    }
 }
 
 fn remote(vendor: (Vendor, &str), server: &WireServer, stream: bool) -> Remote {

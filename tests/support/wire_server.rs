@@ -51,7 +51,8 @@ impl Seen {
         match self.body["model"].as_str() {
             Some(model) => model.to_owned(),
             None => {
-                self.path.rsplit('/').next().unwrap_or_default().split(":generate").next().unwrap_or_default().into()
+                let last = self.path.rsplit('/').next().unwrap_or_default();
+                last.rsplit_once(':').map_or(last, |(model, _)| model).to_owned()
             }
         }
     }
