@@ -35,6 +35,8 @@ mod wire_server;
 
 #[path = "provider/dialects.rs"]
 mod dialects;
+#[path = "provider/hostile.rs"]
+mod hostile;
 
 use wire_server::{Answer, WireServer, fixtures};
 
@@ -982,7 +984,7 @@ mod resolving {
     fn errors_say_what_to_do() {
         assert!(problem("replay:x", &[]).contains("`replay:x`: nothing is recorded here"));
         let text = problem("opnai:gpt-5.1", &[]);
-        assert!(text.contains("did you mean `openai`?") && text.contains("openai-compatible, library"), "{text}");
+        assert!(text.contains("did you mean `openai`?") && text.contains("openai-compatible, anthropic"), "{text}");
         assert!(problem("gpt-5.1", &[]).contains("did you mean `openai:gpt-5.1`?"));
         assert!(problem("openai:", &[]).contains("`openai:NAME`"));
         assert!(problem("openai:x", &[]).contains("set OPENAI_API_KEY"));

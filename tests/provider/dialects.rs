@@ -11,7 +11,7 @@ use super::wire_server::{Counts, Said};
 use super::*;
 
 /// Every vendor, with a model that refuses nothing.
-const ALL: [(Vendor, &str); 6] = [
+pub const ALL: [(Vendor, &str); 6] = [
     (Vendor::OpenAi, "gpt-4.1"),
     (Vendor::OpenAiResponses, "gpt-4.1"),
     (Vendor::OpenAiCompatible, "qwen"),
@@ -27,7 +27,7 @@ fn address(vendor: Vendor, server: &WireServer) -> String {
     }
 }
 
-fn target((vendor, model): (Vendor, &str), server: &WireServer) -> RemoteSettings {
+pub fn target((vendor, model): (Vendor, &str), server: &WireServer) -> RemoteSettings {
     let name = format!("{vendor:?}:{model}").to_lowercase();
     RemoteSettings {
         key: Secret::new(KEY),
@@ -36,12 +36,12 @@ fn target((vendor, model): (Vendor, &str), server: &WireServer) -> RemoteSetting
     }
 }
 
-fn remote(vendor: (Vendor, &str), server: &WireServer, stream: bool) -> Remote {
+pub fn remote(vendor: (Vendor, &str), server: &WireServer, stream: bool) -> Remote {
     Remote::new(RemoteSettings { stream: Some(stream), ..target(vendor, server) }).unwrap()
 }
 
 /// The reply, whole and in pieces.
-fn both(vendor: (Vendor, &str), answer: &Answer) -> [Result<ModelReply, ProviderError>; 2] {
+pub fn both(vendor: (Vendor, &str), answer: &Answer) -> [Result<ModelReply, ProviderError>; 2] {
     [false, true].map(|stream| {
         let server = WireServer::always(answer.clone());
         complete(&remote(vendor, &server, stream), &request("calculator", "add"))
@@ -49,7 +49,7 @@ fn both(vendor: (Vendor, &str), answer: &Answer) -> [Result<ModelReply, Provider
 }
 
 /// Listens to a reply's pieces: texts, arguments, reasoning.
-fn listening(request: ModelRequest) -> (ModelRequest, Arc<Mutex<[String; 3]>>) {
+pub fn listening(request: ModelRequest) -> (ModelRequest, Arc<Mutex<[String; 3]>>) {
     let heard = Arc::new(Mutex::new([const { String::new() }; 3]));
     let ears = heard.clone();
     let sink = PieceSink::new(move |piece| {
@@ -65,7 +65,7 @@ fn listening(request: ModelRequest) -> (ModelRequest, Arc<Mutex<[String; 3]>>) {
 
 const ARGUMENTS: &str = r#"{"code":"return \"grün 👍\"","language":"lua"}"#;
 
-fn spoken() -> Said {
+pub fn spoken() -> Said {
     Said {
         text: Some("Here it is: 👍".into()),
         reasoning: Some("The sum is wanted.".into()),
@@ -222,5 +222,231 @@ fn sc_1_47_sampling_goes_out_under_the_vendors_names() {
                 assert!(reply.omitted.is_empty(), "{vendor:?}");
             }
         }
+    }
+}
+
+/// SC-1.48, SC-1.51: what is off, or taken away, is not on the wire.
+#[test]
+fn sc_1_51_off_means_off() {
+    let off = Params {
+        temperature: Some(None),
+        reasoning_effort: Some(None),
+        extended_thinking: Some(None),
+        extra: BTreeMap::from([("tool_choice".to_owned(), None), ("toolConfig".to_owned(), None)]),
+        ..Params::default()
+    };
+    for vendor in ALL {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let settings = RemoteSettings { params: off.clone(), ..target(vendor, &server) };
+        let reply = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+        assert!(reply.omitted.is_empty(), "{vendor:?}: {:?}", reply.omitted);
+        let body = server.seen()[0].body.to_string();
+        let words =
+            ["temperature", "reasoning", "effort", "thinking", "think", "top_p", "seed", "tool_choice", "toolConfig"];
+        for word in words {
+            assert!(!body.contains(&format!("\"{word}")), "{vendor:?} has {word}: {body}");
+        }
+    }
+}
+
+/// SC-1.49, SC-1.50: effort and thinking under the vendors' names, where the model knows them.
+#[test]
+fn sc_1_50_thinking_is_asked_for_where_it_exists() {
+    let effort = Params { reasoning_effort: Some(Some("high".into())), ..Params::default() };
+    let thinking = Params { extended_thinking: Some(Some(2_048)), ..Params::default() };
+    let no: &[&str] = &[];
+    for (vendor, model, params, place, value, omitted) in [
+        (Vendor::OpenAi, "gpt-5.1", &effort, "/reasoning_effort", json!("high"), no),
+        (Vendor::OpenAi, "gpt-4.1", &effort, "/reasoning_effort", Json::Null, &["reasoning_effort"]),
+        (Vendor::OpenAiResponses, "o3", &effort, "/reasoning/effort", json!("high"), no),
+        (Vendor::OpenAiCompatible, "m", &effort, "/reasoning_effort", json!("high"), no),
+        (Vendor::Anthropic, "claude-opus-4-6", &effort, "/output_config/effort", json!("high"), no),
+        (Vendor::Anthropic, "claude-3-haiku", &effort, "/output_config", Json::Null, &["reasoning_effort"]),
+        (Vendor::Gemini, "gemini-3-pro", &effort, "/generationConfig/thinkingConfig/thinkingLevel", json!("high"), no),
+        (Vendor::Ollama, "gpt-oss:20b", &effort, "/think", json!("high"), no),
+        (Vendor::OpenAi, "gpt-5.1", &thinking, "/thinking", Json::Null, &["extended_thinking"]),
+        (Vendor::Anthropic, "claude-sonnet-4-5", &thinking, "/thinking/budget_tokens", json!(2_048), no),
+        (Vendor::Anthropic, "claude-sonnet-4-5", &thinking, "/tool_choice/type", json!("auto"), no),
+        (Vendor::Anthropic, "claude-opus-4-7", &thinking, "/thinking", json!({"type": "adaptive"}), no),
+        (
+            Vendor::Gemini,
+            "gemini-2.5-pro",
+            &thinking,
+            "/generationConfig/thinkingConfig/thinkingBudget",
+            json!(2_048),
+            no,
+        ),
+        (Vendor::Ollama, "qwen3", &thinking, "/think", json!(true), no),
+    ] {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let settings = RemoteSettings { params: params.clone(), ..target((vendor, model), &server) };
+        let reply = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+        let body = &server.seen()[0].body;
+        assert_eq!(body.pointer(place).unwrap_or(&Json::Null), &value, "{vendor:?} {model}: {body}");
+        assert_eq!(reply.omitted, omitted, "{vendor:?} {model}");
+    }
+}
+
+/// S18: what is forced goes out though the model is known to refuse it.
+#[test]
+fn s18_what_is_forced_goes_out() {
+    let server = WireServer::always(Answer::Program("return 1".into()));
+    let params = Params { temperature: Some(Some(0.5)), force_params: Some(true), ..Params::default() };
+    let forced = RemoteSettings { params: params.clone(), ..target((Vendor::OpenAi, "o3"), &server) };
+    assert!(complete(&Remote::new(forced).unwrap(), &request("a", "b")).unwrap().omitted.is_empty());
+    assert_eq!(server.seen()[0].body["temperature"], 0.5);
+    let anthropic = RemoteSettings { params, ..target((Vendor::Anthropic, "claude-opus-4-7"), &server) };
+    complete(&Remote::new(anthropic).unwrap(), &request("a", "b")).unwrap();
+    let seen = &server.seen()[1];
+    assert_eq!((&seen.body["temperature"], &*seen.headers["anthropic-version"]), (&json!(0.5), "2023-06-01"));
+}
+
+/// A program is asked for in each form by each vendor, and comes back as the same call or text.
+#[test]
+fn each_form_of_output_comes_back() {
+    for vendor in ALL {
+        for output in Output::ALL {
+            let server = WireServer::start(None, |_| Answer::Program("return 1".into()));
+            for stream in [false, true] {
+                let settings = RemoteSettings { output: Some(output), stream: Some(stream), ..target(vendor, &server) };
+                let provider = Remote::new(settings).unwrap();
+                assert_eq!(provider.profile(), output.profile());
+                let (request, heard) = listening(request("calculator", "add"));
+                let reply = complete(&provider, &request).unwrap();
+                if output == Output::Text {
+                    assert_eq!(reply.content.as_deref(), Some("return 1"), "{vendor:?}");
+                    assert_eq!(reply.tool_calls, [], "{vendor:?}");
+                } else {
+                    let call = &reply.tool_calls[0];
+                    let expected = r#"{"code":"return 1","language":"lua"}"#;
+                    assert_eq!((&*call.name, &*call.arguments), ("execute_program", expected), "{vendor:?} {output:?}");
+                    if stream {
+                        assert_eq!(heard.lock().unwrap()[1], expected, "{vendor:?} {output:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// EC-S12: a conversation with calls and results is one that the real servers accept, in its order.
+#[test]
+fn ec_s12_a_conversation_is_one_that_each_vendor_accepts() {
+    let call = |id: &str| ToolInvocation {
+        id: id.into(),
+        name: "execute_program".into(),
+        arguments: Map::from([("code".into(), "return 1".into())]),
+        source_model: "test".into(),
+        raw_payload: None,
+    };
+    let said = |role, content: &str, tool_calls, tool_call_id: Option<&str>| AgentMessage {
+        role,
+        content: content.into(),
+        tool_calls,
+        tool_call_id: tool_call_id.map(str::to_owned),
+    };
+    let messages = vec![
+        said(MessageRole::Assistant, "Two calls.", vec![call("s1.0"), call("s1.1")], None),
+        said(MessageRole::Tool, "first result", vec![], Some("s1.0")),
+        said(MessageRole::Tool, "second result", vec![], Some("s1.1")),
+        said(MessageRole::User, "Go on.", vec![], None),
+    ];
+    for vendor in ALL {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let request = ModelRequest { messages: messages.clone(), ..request("a", "b") };
+        complete(&remote(vendor, &server, false), &request).unwrap();
+        let body = server.seen()[0].body.to_string();
+        let places: Vec<_> = ["Two calls.", "first result", "second result", "Go on."]
+            .iter()
+            .map(|words| body.find(words).unwrap_or_else(|| panic!("{vendor:?} without {words:?}: {body}")))
+            .collect();
+        assert!(places.is_sorted(), "{vendor:?}: {body}");
+    }
+}
+
+/// SC-3.29: a refusal or a filter with nothing usable is an invalid response; a full window is an overflow.
+#[test]
+fn sc_3_29_nothing_usable_is_an_invalid_response() {
+    let empty = |stop: &str| Said::default().stopped(stop);
+    let refusal = Said { refusal: Some("I cannot help with that.".into()), ..Said::default() };
+    for (vendor, said, words) in [
+        (Vendor::OpenAi, refusal.clone(), "I cannot help with that."),
+        (Vendor::OpenAi, empty("content_filter"), "content filter"),
+        (Vendor::OpenAiResponses, refusal, "I cannot help with that."),
+        (Vendor::OpenAiResponses, empty("content_filter"), "content filter"),
+        (Vendor::Anthropic, empty("refusal"), "refused"),
+        (Vendor::Gemini, empty("SAFETY"), "SAFETY"),
+        (Vendor::Gemini, empty("MALFORMED_FUNCTION_CALL"), "MALFORMED_FUNCTION_CALL"),
+        (Vendor::Gemini, empty("BLOCKED:PROHIBITED_CONTENT"), "PROHIBITED_CONTENT"),
+        (Vendor::Gemini, Said::text("half").stopped("UNEXPECTED_TOOL_CALL"), "UNEXPECTED_TOOL_CALL"),
+    ] {
+        let vendor = ALL.into_iter().find(|(known, _)| *known == vendor).unwrap();
+        for reply in both(vendor, &Answer::Said(said.clone())) {
+            let error = reply.unwrap_err();
+            assert_eq!(error.class, ProviderErrorClass::InvalidResponse, "{vendor:?}: {error}");
+            assert!(error.message.contains(words), "{vendor:?}: {error}");
+        }
+    }
+    let anthropic = (Vendor::Anthropic, "claude-sonnet-4-0");
+    for reply in both(anthropic, &Answer::Said(empty("model_context_window_exceeded"))) {
+        assert_eq!(reply.unwrap_err().class, ProviderErrorClass::ContextOverflow);
+    }
+    // What was said before the filter struck is the adapter's to judge.
+    for reply in both((Vendor::OpenAi, "gpt-4.1"), &Answer::Said(Said::text("return 1").stopped("content_filter"))) {
+        assert_eq!(reply.unwrap().content.as_deref(), Some("return 1"));
+    }
+}
+
+/// A prompt that Ollama's window cuts is an overflow, though the server says nothing of it.
+#[test]
+fn ollama_is_told_its_window_and_believed_no_cut_prompt() {
+    let server = WireServer::always(Answer::Program("return 1".into()));
+    let ollama = (Vendor::Ollama, "qwen3:8b");
+    complete(&remote(ollama, &server, false), &request("a", "b")).unwrap();
+    assert_eq!(server.seen()[0].body["options"]["num_ctx"], 16_384);
+    let wide = Value::Map(Map::from([("num_ctx".to_owned(), 32_768.into())]));
+    let params = Params { extra: BTreeMap::from([("options".to_owned(), Some(wide))]), ..Params::default() };
+    let settings = RemoteSettings { params, ..target(ollama, &server) };
+    complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+    assert_eq!(server.seen()[1].body["options"]["num_ctx"], 32_768);
+
+    let cut = Said { counts: Counts { input: 16_000, output: 5, ..Counts::default() }, ..Said::text("return 1") };
+    let long = ModelRequest { user_prompt: "x".repeat(400_000).into(), ..request("a", "b") };
+    let server = WireServer::always(Answer::Said(cut));
+    let error = complete(&remote(ollama, &server, true), &long).unwrap_err();
+    assert_eq!(error.class, ProviderErrorClass::ContextOverflow, "{error}");
+}
+
+/// Base URLs with a path in front, custom headers, and a proxy for one target alone.
+#[test]
+fn addresses_headers_and_proxies_are_the_targets_own() {
+    for vendor in ALL {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        // The proxy is asked for the whole address; the wire server takes it for its own.
+        let proxy = Secret::unlisted(&server.root());
+        let elsewhere = RemoteSettings {
+            base_url: address(vendor.0, &server).replace("127.0.0.1", "model.invalid"),
+            proxy: Some(proxy),
+            headers: vec![("x-title".into(), Secret::unlisted("calculator").unwrap())],
+            ..target(vendor, &server)
+        };
+        complete(&Remote::new(elsewhere).unwrap(), &request("a", "b")).unwrap();
+        let seen = &server.seen()[0];
+        assert_eq!(seen.headers["x-title"], "calculator", "{vendor:?}");
+        assert!(seen.headers["host"].starts_with("model.invalid"), "{vendor:?}: {:?}", seen.headers);
+        // A version that the base URL ends with is not said twice.
+        let versioned = RemoteSettings {
+            base_url: match vendor.0 {
+                Vendor::Anthropic => format!("{}/v1/", server.root()),
+                Vendor::Gemini => format!("{}/v1beta", server.root()),
+                _other_vendor => address(vendor.0, &server),
+            },
+            ..target(vendor, &server)
+        };
+        assert!(complete(&Remote::new(versioned).unwrap(), &request("a", "b")).is_ok(), "{vendor:?}");
+        let prefixed = RemoteSettings { base_url: "http://127.0.0.1:1/gateway/x".into(), ..target(vendor, &server) };
+        assert!(Remote::new(prefixed).unwrap().fingerprint().contains("/gateway/x/"), "{vendor:?}");
+        let broken = RemoteSettings { proxy: Some(Secret::unlisted("nonsense")), ..target(vendor, &server) };
+        assert!(Remote::new(broken).unwrap_err().to_string().contains("`proxy`"));
     }
 }

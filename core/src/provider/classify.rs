@@ -199,6 +199,9 @@ impl Evidence {
     /// Step 4: a success status with an error inside, and no code that is known.
     fn by_message(&self) -> ProviderErrorClass {
         let speaks = |words: &[&str]| words.iter().any(|word| self.lower.contains(word));
+        // Codes that only repeat a status say something where there is none.
+        let broken = ["server_error", "api_error", "internal", "internal_error", "internal_server_error"];
+        let wrong = ["invalid_request_error", "invalid_argument", "not_found_error", "bad_request", "badrequesterror"];
         if self.speaks_of_overflow() {
             ProviderErrorClass::ContextOverflow
         } else if speaks(&["insufficient quota", "exceeded your current quota", "credit balance", "billing"]) {
@@ -211,6 +214,10 @@ impl Evidence {
             self.overloaded()
         } else if speaks(&["timed out", "timeout"]) {
             ProviderErrorClass::Timeout
+        } else if self.has(&broken) || speaks(&["unexpectedly stopped", "error was encountered while running"]) {
+            ProviderErrorClass::Network
+        } else if self.has(&wrong) {
+            ProviderErrorClass::ModelError
         } else if speaks(&["model not found", "does not exist", "unsupported"]) {
             ProviderErrorClass::ModelError
         } else {

@@ -1,0 +1,260 @@
+//! Servers that lie, break off, shout or say nothing, through every dialect, whole and in pieces: the right class, within
+//! the bound, and never a key.
+
+use super::dialects::{ALL, both, listening, remote, spoken, target};
+use super::wire_server::Said;
+use super::*;
+
+fn stream_type((vendor, _): (Vendor, &str)) -> &'static str {
+    if vendor == Vendor::Ollama { "application/x-ndjson" } else { "text/event-stream" }
+}
+
+/// One event of a stream, as the vendor separates them.
+fn event(vendor: (Vendor, &str), data: &str) -> String {
+    if vendor.0 == Vendor::Ollama { format!("{data}\n") } else { format!("data: {data}\n\n") }
+}
+
+fn refused(vendor: (Vendor, &str), stream: bool, answer: Answer) -> ProviderError {
+    let server = WireServer::always(answer);
+    complete(&remote(vendor, &server, stream), &request("calculator", "add")).unwrap_err()
+}
+
+/// SC-3.22: what is no reply is an invalid response, in every form and from every vendor.
+#[test]
+fn sc_3_22_what_is_no_reply_is_an_invalid_response() {
+    for vendor in ALL {
+        let kind = stream_type(vendor);
+        let page = "<!doctype html><html><h1>It works</h1></html>";
+        for stream in [false, true] {
+            for answer in [
+                Answer::typed("text/html", page),
+                Answer::typed("application/json", ""),
+                Answer::typed("application/json", "[1, 2"),
+                Answer::typed("application/json", "{}"),
+                Answer::typed("application/json", "null"),
+                Answer::typed("application/json", "[]"),
+                Answer::typed("application/json", b"\xff\xfe{}"),
+                Answer::typed("application/json", "[".repeat(100_000)),
+            ] {
+                let error = refused(vendor, stream, answer.clone());
+                assert_eq!(error.class, ProviderErrorClass::InvalidResponse, "{vendor:?} {answer:?}: {error}");
+            }
+        }
+        for body in [
+            String::new(),
+            event(vendor, "{\"half"),
+            event(vendor, "[1, 2]"),
+            event(vendor, "7"),
+            event(vendor, &"[".repeat(100_000)),
+            page.to_owned(),
+            "{\"half\": ".to_owned(),
+        ] {
+            let error = refused(vendor, true, Answer::typed(kind, body.clone()));
+            let start = &body[..body.len().min(60)];
+            assert_eq!(error.class, ProviderErrorClass::InvalidResponse, "{vendor:?} {start}: {error}");
+        }
+        let mut broken = event(vendor, "{\"error\": \"x").into_bytes();
+        broken.splice(8..8, *b"\xff\xfe");
+        let error = refused(vendor, true, Answer::typed(kind, broken));
+        assert_eq!(error.class, ProviderErrorClass::InvalidResponse, "{vendor:?}: {error}");
+    }
+}
+
+/// A failure inside of a stream has its class, whatever status came first.
+#[test]
+fn a_failure_inside_of_a_stream_has_its_class() {
+    use ProviderErrorClass::{Auth, ContextOverflow, ModelError, Network, Quota, RateLimit};
+    let chat = |code: &str| json!({"error": {"message": "no", "type": "x", "code": code}});
+    let anthropic = |kind: &str| json!({"type": "error", "error": {"type": kind, "message": "no"}});
+    let responses = |code: &str| json!({"type": "error", "code": code, "message": "no", "param": null});
+    let failed = |code: &str| json!({"type": "response.failed", "response": {"status": "failed", "error": {"code": code, "message": "no"}}});
+    let gemini = |code: u16, status: &str| json!({"error": {"code": code, "message": "no", "status": status}});
+    let numbered = json!({"error": {"message": "no", "type": "BadRequestError", "code": 400}});
+    for (vendor, event_of, class) in [
+        (Vendor::OpenAi, chat("server_error"), Network),
+        (Vendor::OpenAi, chat("rate_limit_exceeded"), RateLimit),
+        (Vendor::OpenAiCompatible, chat("context_length_exceeded"), ContextOverflow),
+        (Vendor::OpenAiCompatible, numbered, ModelError),
+        (Vendor::OpenAiResponses, responses("server_error"), Network),
+        (Vendor::OpenAiResponses, responses("insufficient_quota"), Quota),
+        (Vendor::OpenAiResponses, failed("rate_limit_exceeded"), RateLimit),
+        (Vendor::OpenAiResponses, failed("server_error"), Network),
+        (Vendor::Anthropic, anthropic("overloaded_error"), Network),
+        (Vendor::Anthropic, anthropic("api_error"), Network),
+        (Vendor::Anthropic, anthropic("authentication_error"), Auth),
+        (Vendor::Anthropic, anthropic("invalid_request_error"), ModelError),
+        (Vendor::Gemini, gemini(429, "RESOURCE_EXHAUSTED"), RateLimit),
+        (Vendor::Gemini, gemini(500, "INTERNAL"), Network),
+        (Vendor::Ollama, json!({"error": "model runner has unexpectedly stopped"}), Network),
+        (Vendor::Ollama, json!({"error": "an error was encountered while running the model"}), Network),
+    ] {
+        let vendor = ALL.into_iter().find(|(known, _)| *known == vendor).unwrap();
+        let body = event(vendor, &event_of.to_string());
+        let error = refused(vendor, true, Answer::typed(stream_type(vendor), body));
+        assert_eq!(error.class, class, "{vendor:?} {event_of}: {error}");
+    }
+}
+
+/// 50 MB in any form are not read to their end, and what is read is not kept.
+#[test]
+fn fifty_megabytes_are_not_read_in_any_form() {
+    thread::scope(|scope| ALL.iter().for_each(|vendor| drop(scope.spawn(|| flood(*vendor)))));
+}
+
+fn flood(vendor: (Vendor, &str)) {
+    let start = Instant::now();
+    let kind = stream_type(vendor);
+    let blank = vec![vec![b' '; 1 << 20]; 50];
+    let line = std::iter::once(b"data: \"".to_vec()).chain(vec![vec![b'x'; 1 << 20]; 50]).collect();
+    let comments = vec![b": keep alive\n\n".repeat(75_000); 50];
+    let mut answers = vec![("application/json", blank), (kind, line)];
+    if vendor.0 != Vendor::Ollama {
+        answers.push((kind, comments));
+    }
+    for (kind, pieces) in answers {
+        let error = refused(vendor, true, Answer::Drip { kind, pieces, pause: Duration::ZERO });
+        assert_eq!(error.class, ProviderErrorClass::InvalidResponse, "{vendor:?}: {error}");
+        assert!(error.message.contains("larger than"), "{error}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
+}
+
+/// SC-3.17: nothing, and bytes that come too slowly, end with a bound: of the request, or of the whole.
+#[test]
+fn sc_3_17_nothing_and_slow_bytes_end_with_a_bound() {
+    thread::scope(|scope| ALL.iter().for_each(|vendor| drop(scope.spawn(|| slow(*vendor)))));
+}
+
+fn slow(vendor: (Vendor, &str)) {
+    let drip = |kind| Answer::Drip { kind, pieces: vec![b"data: ".to_vec(); 10_000], pause: Duration::from_millis(50) };
+    for (stream, answer) in [
+        (false, Answer::Hang),
+        (true, Answer::Hang),
+        (false, drip("application/json")),
+        (true, drip("application/json")),
+        (true, drip(stream_type(vendor))),
+    ] {
+        let server = WireServer::always(answer);
+        let short = ModelRequest {
+            timeout: Duration::from_millis(400),
+            total: Duration::from_millis(800),
+            ..request("calculator", "add")
+        };
+        let start = Instant::now();
+        let error = complete(&remote(vendor, &server, stream), &short).unwrap_err();
+        assert_eq!(error.class, ProviderErrorClass::Timeout, "{vendor:?}: {error}");
+        assert!((400..6_000).contains(&start.elapsed().as_millis()), "{vendor:?}: {:?}", start.elapsed());
+    }
+}
+
+/// A server that cannot stream answers whole, and is understood.
+#[test]
+fn a_whole_answer_to_a_streaming_request_is_understood() {
+    for vendor in ALL {
+        let whole = WireServer::always(Answer::Said(spoken()));
+        let asked = request("calculator", "add");
+        let body = complete(&remote(vendor, &whole, false), &asked).unwrap();
+        // What the same server says when it is not asked to stream, played to one who asked.
+        let recorded = record(&whole, vendor);
+        let server = WireServer::always(Answer::json(&recorded));
+        assert_eq!(complete(&remote(vendor, &server, true), &asked).unwrap(), body, "{vendor:?}");
+    }
+}
+
+/// The JSON of a whole reply, fetched by hand.
+fn record(server: &WireServer, vendor: (Vendor, &str)) -> Json {
+    let seen = server.seen().pop().unwrap();
+    let body = seen.body.to_string();
+    let version = if vendor.0 == Vendor::Anthropic { "anthropic-version: 2023-06-01\r\n" } else { "" };
+    let mut stream = std::net::TcpStream::connect(server.address).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "POST {} HTTP/1.0\r\ncontent-type: application/json\r\n{version}content-length: {length}\r\n\r\n{body}",
+        seen.path
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+/// Promise 5: whatever a server sends back of what it was sent, no key is in an error, a reply or a piece.
+#[test]
+fn keys_never_come_back() {
+    const HEADER: &str = "tok-9f8e7d6c5b4a";
+    const PROXY: &str = "hunter2-hunter2";
+    for vendor in ALL {
+        let kinds = ["application/json", "text/html", stream_type(vendor), "text/plain; charset=latin1"];
+        for (status, stream) in [200, 301, 400, 401, 429, 500].map(|status| [(status, false), (status, true)]).concat()
+        {
+            for kind in kinds {
+                let server = WireServer::always(Answer::Echo { status, kind });
+                let settings = RemoteSettings {
+                    stream: Some(stream),
+                    headers: vec![("x-team-token".into(), Secret::unlisted(HEADER).unwrap())],
+                    ..target(vendor, &server)
+                };
+                let provider = Remote::new(settings).unwrap();
+                let (request, heard) = listening(request("calculator", "add"));
+                let told = match complete(&provider, &request) {
+                    Ok(reply) => format!("{reply:?}"),
+                    Err(error) => format!("{error} {error:?}"),
+                };
+                let told = format!("{told} {provider:?} {} {:?}", provider.fingerprint(), heard.lock().unwrap());
+                assert!(!told.contains(KEY) && !told.contains(HEADER), "{vendor:?} {status} {kind}: {told}");
+                let sent = &server.seen()[0].headers;
+                assert!(sent.values().any(|value| value.contains(KEY)) && sent["x-team-token"] == HEADER);
+            }
+        }
+        // A model that was told the key says it, whole, in pieces, and with escapes.
+        let words = format!("the key is {KEY}, {KEY}{KEY}; not sk-test-01234");
+        let said = Said { text: Some(words), reasoning: Some(KEY.into()), ..Said::default() };
+        for reply in both(vendor, &Answer::Said(said.clone())) {
+            let text = reply.unwrap().content.unwrap();
+            assert_eq!(text, "the key is [secret], [secret][secret]; not sk-test-01234", "{vendor:?}");
+        }
+        let server = WireServer::always(Answer::Said(said));
+        let (request, heard) = listening(request("calculator", "add"));
+        complete(&remote(vendor, &server, true), &request).unwrap();
+        let heard = heard.lock().unwrap().clone();
+        assert_eq!(heard[0], "the key is [secret], [secret][secret]; not sk-test-01234", "{vendor:?}");
+        assert_eq!(heard[2], "[secret]", "{vendor:?}");
+        // A proxy's password is private too.
+        let server = WireServer::always(Answer::Hang);
+        let proxy = Secret::unlisted(&format!("http://user:{PROXY}@127.0.0.1:1")).unwrap();
+        let settings = RemoteSettings { proxy: Some(Some(proxy)), ..target(vendor, &server) };
+        let error = complete(&Remote::new(settings.clone()).unwrap(), &request).unwrap_err();
+        assert!(!format!("{error:?} {settings:?}").contains(PROXY), "{error:?}");
+        assert_eq!(error.class, ProviderErrorClass::Network, "{error}");
+        assert!(server.seen().is_empty());
+    }
+}
+
+/// Each recorded refusal through the dialect of its vendor, asked for whole and in pieces.
+#[test]
+fn recorded_refusals_have_their_class_in_their_own_dialect() {
+    let mut seen = BTreeMap::new();
+    for path in std::fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().path()) {
+        let fixture: Json = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let vendors: &[Vendor] = match fixture["vendor"].as_str().unwrap() {
+            "openai" => &[Vendor::OpenAi, Vendor::OpenAiResponses],
+            "anthropic" => &[Vendor::Anthropic],
+            "gemini" => &[Vendor::Gemini],
+            "ollama" => &[Vendor::Ollama],
+            _compatible => &[Vendor::OpenAiCompatible],
+        };
+        for vendor in vendors {
+            let vendor = ALL.into_iter().find(|(known, _)| known == vendor).unwrap();
+            for stream in [false, true] {
+                let error = refused(vendor, stream, Answer::fixture(&path));
+                let name = path.file_stem().unwrap().to_string_lossy();
+                assert_eq!(error.class.as_str(), fixture["expect"]["class"], "{name} {stream}: {error}");
+                let wait = error.retry_after.map(|wait| wait.as_millis() as u64);
+                assert_eq!(wait, fixture["expect"]["retry_after_ms"].as_u64(), "{name} {stream}");
+            }
+            *seen.entry(format!("{:?}", vendor.0)).or_insert(0) += 1;
+        }
+    }
+    assert!(seen.len() == ALL.len() && seen.values().sum::<i32>() >= 64, "{seen:?}");
+}
