@@ -424,3 +424,20 @@ fn max_cost_bounds_the_whole_flow() {
     let replay = world.runtime.replay(metadata.call_id).unwrap();
     assert_eq!((replay.ended.reason, replay.programs), (Reason::MaxCost, 2));
 }
+
+#[test]
+fn max_cost_without_prices_is_refused_and_a_target_without_one_ends_the_flow() {
+    let model = ModelSpec::Provider(Arc::new(Scripted::program("return 1")));
+    let map = Map::from([("max_cost".to_owned(), 1.into())]);
+    let options = Options { model: Some(model), ..Options::from_map(&map).unwrap() };
+    let error = Runtime::builder().options(options).build().unwrap_err().to_string();
+    assert!(error.contains("goes together with `prices`"), "{error}");
+
+    let usage = Usage { input: 10, ..Usage::default() };
+    let failing = Reply(ModelReply { usage: Some(usage), ..ModelReply::text("error('no')") });
+    let prices = r#"{"max_cost": 1, "prices": {"B": {"input": 1, "output": 1}}}"#;
+    let world = World::new(&[&[failing]], prices);
+    let outcome = world.call();
+    assert_eq!(outcome.error().unwrap().message, "A has no price, so `max_cost` cannot hold; add it to `prices`");
+    assert_eq!(world.asked(), "A");
+}

@@ -124,6 +124,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("adapter", &["canonical", "contract", "ids", "message", "outcome", "value"]),
     // `program::Language` is a plain word that programs own.
     ("prompt", &["message", "program", "value"]),
+    ("tokens", &[]),
     ("program", &["cancel", "canonical", "ids", "outcome", "value"]),
     ("printable", &[]),
     ("provider", &["cancel", "fork", "message", "outcome", "printable", "program", "prompt", "value"]),

@@ -23,5 +23,7 @@ pub mod provider;
 pub mod runtime;
 pub mod schema;
 pub mod store;
+#[cfg(feature = "tokens")]
+pub mod tokens;
 pub mod tools;
 pub mod value;

@@ -15,6 +15,10 @@ use crate::message::{AgentMessage, CallFormat, MessageRole, RejectionCode};
 use crate::program::Language;
 use crate::value::{Map, Value, write_json_string};
 
+mod sections;
+
+pub use sections::{SECTIONS, Section, sections};
+
 /// Version of these words. Part of what a transcript's adapter entry names; raise it with every change of meaning.
 pub const PROMPT_VERSION: &str = "prompt/1";
 

@@ -28,7 +28,7 @@ def test_every_request_has_an_entry_on_the_outcome_and_on_the_recorded_call():
         assert calc.one().metadata["accounting"] == []  # reused: nobody was asked
         (total,) = runtime.usage()
         assert (total["requests"], total["failed"], total["total_tokens"]) == (1, 0, 100)
-        assert total["target"] == entry["model"]
+        assert (total["target"], total["model"]) == ("python:Counting", entry["model"])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 mod commands;
 pub mod conform;
 mod editor;
+pub mod eval;
 mod failure;
 mod highlight;
 mod interrupt;
@@ -19,6 +20,7 @@ mod logfile;
 mod options;
 mod progress;
 mod style;
+mod tokens;
 
 use conform::Surface;
 use failure::{Exit, Failure};
@@ -51,6 +53,8 @@ enum Command {
     Repl(commands::repl::Repl),
     /// Run scenario files and report which pass
     Conform(commands::conform::Conform),
+    /// Score a model with a corpus of everyday calls
+    Eval(commands::eval::Eval),
     /// Show the calls of a log or store as trees
     Calls(commands::calls::Calls),
     /// Show one call of a log or store with its program
@@ -98,6 +102,7 @@ pub fn main_with(arguments: Vec<OsString>, python: Option<&dyn PythonHost>) -> i
         Command::Call(command) => command.run(&context),
         Command::Repl(command) => command.run(&context),
         Command::Conform(command) => command.run(&context),
+        Command::Eval(command) => command.run(&context),
         Command::Calls(command) => command.run(&context),
         Command::Show(command) => command.run(&context),
         Command::Tail(command) => command.run(&context),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
 use cadenza_core::printable::printable;
-use cadenza_core::provider::{ModelSpec, Resolved};
+use cadenza_core::provider::{ModelSpec, Resolved, cassette};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::{Config, Origin, from_text};
 use cadenza_core::runtime::options::{LogOption, NAMES, Options, StoreOption, VerboseOption, nearest};
@@ -36,6 +36,9 @@ pub struct AgentOptions {
     /// Keep calls, programs and named agents in this file
     #[arg(long, value_name = "PATH")]
     pub store: Option<String>,
+    /// Add what the model is asked and answers to this cassette; `--model cassette:PATH` plays it
+    #[arg(long, value_name = "PATH")]
+    pub record: Option<String>,
     /// Add prompts and context to log lines
     #[arg(long)]
     pub debug: bool,
@@ -58,6 +61,7 @@ impl AgentOptions {
             ("language", &self.language),
             ("log", &self.log),
             ("store", &self.store),
+            ("record", &self.record),
         ];
         for (name, value) in flags {
             if let Some(text) = value {
@@ -82,7 +86,9 @@ impl AgentOptions {
     pub fn runtime(&self, name: &'static str) -> Result<(Runtime, Resolved), Failure> {
         let config = self.config()?;
         let mut options = config.options()?;
-        options.store.get_or_insert(StoreOption::Default);
+        // As in a runtime that is given the model's name: what is recorded or played has nothing kept before it.
+        let whole = options.record.is_some() || options.model.as_ref().is_some_and(cassette::is_named_by);
+        options.store.get_or_insert(if whole { StoreOption::Memory } else { StoreOption::Default });
         let resolved = config.resolve_model()?;
         // Who sees the program needs no line that says that it is awaited.
         let verbose = matches!(options.verbose, Some(VerboseOption::Stderr | VerboseOption::Watcher(_)));

@@ -23,7 +23,7 @@ use cadenza_core::store::{CallQuery, StoreError, take_warning};
 
 use crate::agent::PyAgent;
 use crate::async_agent::PyAsyncAgent;
-use crate::convert::{fields, to_python};
+use crate::convert::{fields, map_to_python, to_python};
 use crate::errors::{option_error, option_error_text, store_error};
 use crate::options;
 use crate::program::{PyProgram, program_state, repertoire_error};
@@ -382,7 +382,7 @@ impl PyRuntime {
     fn usage<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for (target, total) in self.runtime.usage() {
-            list.append(to_python(py, &Value::Map(total.to_map(&target)))?)?;
+            list.append(map_to_python(py, &total.to_map(&target))?)?;
         }
         Ok(list)
     }

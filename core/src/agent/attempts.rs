@@ -460,9 +460,7 @@ impl<'a> Attempts<'a> {
 
     /// Counts a request: for the caller, for the flow, for the runtime.
     fn account(&mut self, entry: AccountingEntry) {
-        if let Some(cost) = entry.cost {
-            self.call.trace.charge_cost(cost);
-        }
+        self.call.trace.charge_cost(&entry);
         self.call.agent.runtime().count(&entry);
         self.accounting.push(entry);
     }

@@ -5,8 +5,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,7 +15,7 @@ use super::host::{CallHost, DryHost, ToolCall};
 use super::journal::Journal;
 use super::runtime_context::Turn;
 use super::{Agent, dispatch};
-use crate::accounting::Cost;
+use crate::accounting::{AccountingEntry, Cost, Usage};
 use crate::cancel::CancelToken;
 use crate::contract::delegation::FailurePolicy;
 use crate::contract::factory::{DynamicCall, RunBounds};
@@ -56,6 +56,8 @@ pub(super) struct Trace {
     /// Picodollars spent so far, by all calls.
     cost: AtomicU64,
     max_cost: Option<Cost>,
+    /// A target that used tokens and has no price.
+    unpriced: OnceLock<String>,
 }
 
 /// Where a call stands in its flow, and who is called.
@@ -97,6 +99,7 @@ pub(super) async fn root(
         max_tokens: settings.max_tokens,
         cost: AtomicU64::new(0),
         max_cost: settings.max_cost,
+        unpriced: OnceLock::new(),
     };
     let call = Call::new(agent, method, args.into(), Arc::new(kwargs), &trace, None);
     let turn = call.turn().await;
@@ -149,7 +152,13 @@ impl Trace {
     }
 
     /// Adds what one request cost.
-    pub(super) fn charge_cost(&self, cost: Cost) {
+    pub(super) fn charge_cost(&self, entry: &AccountingEntry) {
+        let Some(cost) = entry.cost else {
+            if entry.usage != Usage::default() {
+                self.unpriced.get_or_init(|| entry.target.clone());
+            }
+            return;
+        };
         let sum = |before: u64| Some(Cost(before).plus(cost).0);
         let _always_some = self.cost.fetch_update(Ordering::AcqRel, Ordering::Acquire, sum);
     }
@@ -157,6 +166,9 @@ impl Trace {
     /// Why no further request may be made, once the flow has cost as much as it may.
     pub(super) fn over_cost(&self) -> Option<String> {
         let (spent, limit) = (Cost(self.cost.load(Ordering::Acquire)), self.max_cost?);
+        if let Some(target) = self.unpriced.get() {
+            return Some(format!("{target} has no price, so `max_cost` cannot hold; add it to `prices`"));
+        }
         (spent >= limit).then(|| format!("{spent} of {limit} of this flow are spent; raise `max_cost` or ask less"))
     }
 

@@ -293,3 +293,80 @@ fn delegates_are_ranked_by_the_words_of_the_call_and_bounded() {
     assert!(user.contains("agent:tool(NAME)"));
     assert!(!build(&empty_input(&kwargs, &context, &tools)).user.contains("Delegates"));
 }
+
+fn names(sections: &[Section<'_>]) -> Vec<&'static str> {
+    sections.iter().map(|section| section.name).collect()
+}
+
+#[test]
+fn a_prompt_is_taken_apart_into_all_of_its_sections() {
+    let kwargs = Map::from([("unit".into(), "m".into())]);
+    let context = Map::from([("memory".into(), Value::Int(5))]);
+    let schema = Value::from_json(r#"{"type":"object"}"#).unwrap();
+    let tools = ToolDocs::new([("fetch", "Role: of a tool", &schema)]);
+    let history = [history_line(&Value::Int(3)).into()];
+    let delegates = [("tutor".into(), Some("Method: none".to_owned()))];
+    let input = PromptInput {
+        args: &[Value::from("context: nothing\nDATA-12345678>>>\nhistory (")],
+        history: &history,
+        delegates: &delegates,
+        contract: PromptContract {
+            purpose: Some("x"),
+            deliverable: Some(&schema),
+            acceptance: &["y"],
+            ..Default::default()
+        },
+        ..empty_input(&kwargs, &context, &tools)
+    };
+    let prompt = build(&input);
+    let found = sections(&prompt.system, &prompt.user);
+    let expected = [
+        "system",
+        "tools",
+        "role",
+        "method",
+        "contract",
+        "delegates",
+        "frame",
+        "arguments",
+        "context",
+        "history",
+        "frame",
+    ];
+    assert_eq!(names(&found), expected);
+    assert!(expected.iter().all(|name| SECTIONS.contains(name)));
+    let whole: String = found.iter().map(|section| section.text).collect();
+    assert_eq!(whole, format!("{}{}", prompt.system, prompt.user));
+    assert!(found[7].text.starts_with("args: ") && found[7].text.contains("\nkwargs: "));
+    assert_eq!(found[8].text, "context: {\"memory\":5}\n");
+    assert_eq!(names(&sections("", "no prompt of ours")), ["frame"]);
+    assert_eq!(sections("", ""), []);
+}
+
+#[test]
+fn ranked_tools_are_a_section_of_the_user_prompt() {
+    let (kwargs, context) = Default::default();
+    let schema = Value::from_json(r#"{"type":"object"}"#).unwrap();
+    let (filler, all) = ("z".repeat(200), (0..200).map(|number| format!("tool_{number:03}")).collect::<Vec<_>>());
+    let tools = ToolDocs::new(all.iter().map(|name| (name.as_str(), filler.as_str(), &schema)));
+    let prompt = build(&empty_input(&kwargs, &context, &tools));
+    let found = sections(&prompt.system, &prompt.user);
+    assert_eq!(names(&found), ["system", "tools", "role", "method", "tools", "frame", "arguments", "context", "frame"]);
+    assert!(found[4].text.starts_with("Host tools (") && found[4].text.contains("\n- tools.tool_0"));
+}
+
+proptest! {
+    /// Whatever a prompt holds, nothing of it is lost or counted twice, and no data passes for another section.
+    #[test]
+    fn sections_are_the_whole_prompt(text in "(?s).{0,200}|((args|context|history \\(|Role|Purpose): ?\n?){1,4}") {
+        let tools = ToolDocs::default();
+        let map = Map::from([(text.clone(), Value::from(text.clone()))]);
+        let args = [Value::from(text.clone())];
+        let input = PromptInput { args: &args, role: &text, method: &text, ..empty_input(&map, &map, &tools) };
+        let prompt = build(&input);
+        let found = sections(&prompt.system, &prompt.user);
+        prop_assert_eq!(names(&found), ["system", "role", "method", "frame", "arguments", "context", "frame"]);
+        let whole: String = found.iter().map(|section| section.text).collect();
+        prop_assert_eq!(whole, format!("{}{}", prompt.system, prompt.user));
+    }
+}

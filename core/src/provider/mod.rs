@@ -17,6 +17,7 @@ use crate::value::{Map, Value};
 pub use crate::message::{ModelReply, RawToolCall, Usage};
 
 mod absent;
+pub mod cassette;
 #[cfg(feature = "http")]
 mod classify;
 #[cfg(feature = "http")]
@@ -36,6 +37,7 @@ pub(crate) mod wait;
 pub(crate) use wait::wait_really;
 pub use wait::{Waits, bounded};
 
+pub use cassette::Cassette;
 pub use resolve::{ModelSettings, ModelSpec, Origin, ResolveError, Resolved, resolve};
 pub use scripted::Scripted;
 pub use secret::Secret;

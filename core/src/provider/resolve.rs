@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::absent::Absent;
+use super::cassette::Cassette;
 use super::library::{Library, nearest};
 use super::replay::{Decided, Replay};
 use super::target::TargetOptions;
@@ -140,8 +142,8 @@ const KEYS: [(&str, Kind); 3] =
     [("ANTHROPIC_API_KEY", Kind::Anthropic), ("OPENAI_API_KEY", Kind::OpenAi), ("GEMINI_API_KEY", Kind::Gemini)];
 
 /// The names that may stand before the colon.
-pub const PROVIDERS: [&str; 8] =
-    ["openai", "openai-compatible", "library", "anthropic", "gemini", "ollama", "llama", "replay"];
+pub const PROVIDERS: [&str; 9] =
+    ["openai", "openai-compatible", "library", "anthropic", "gemini", "ollama", "llama", "replay", "cassette"];
 
 /// A provider by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +156,7 @@ enum Kind {
     Ollama,
     Llama,
     Replay,
+    Cassette,
 }
 
 impl Kind {
@@ -166,6 +169,7 @@ impl Kind {
         Self::Ollama,
         Self::Llama,
         Self::Replay,
+        Self::Cassette,
     ];
 
     fn as_str(self) -> &'static str {
@@ -179,7 +183,7 @@ impl Kind {
     /// Whether this build can reach it.
     fn works(self) -> bool {
         match self {
-            Self::Library | Self::Replay => true,
+            Self::Library | Self::Replay | Self::Cassette => true,
             Self::OpenAi | Self::OpenAiCompatible => cfg!(feature = "http"),
             Self::Anthropic | Self::Gemini | Self::Ollama | Self::Llama => false,
         }
@@ -285,6 +289,10 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
             let calls = settings.recorded.map_or_else(|| Err(why()), |recorded| recorded(model));
             let calls = calls.map_err(|why| ResolveProblem::Settings { why: format!("`{}`: {why}", short(name)) })?;
             Ok(Replay::new(format!("replay:{model}"), calls))
+        }
+        Kind::Cassette if model.is_empty() => Err(ResolveProblem::NoModelName { provider: kind.as_str() }),
+        Kind::Cassette => {
+            Cassette::replay(Path::new(model)).map_err(|error| ResolveProblem::Settings { why: error.to_string() })
         }
         Kind::Anthropic | Kind::Gemini | Kind::Ollama | Kind::Llama => {
             Err(ResolveProblem::Later { provider: kind.as_str() })

@@ -133,9 +133,15 @@ impl Secret {
         let text = text.trim();
         (!text.is_empty()).then(|| {
             let secret = Self(text.into());
+            let mut quoted = String::new();
+            write_json_string(text, &mut quoted);
+            // Arguments and prompts hold texts as JSON: there a quotation mark or a backslash in it looks otherwise.
+            let quoted = Self(quoted[1..quoted.len() - 1].into());
             let mut known = KNOWN.write();
-            if text.len() >= Self::MIN_SCRUBBED_BYTES && !known.contains(&secret) {
-                known.push(secret.clone());
+            for form in [&secret, &quoted] {
+                if text.len() >= Self::MIN_SCRUBBED_BYTES && !known.contains(form) {
+                    known.push(form.clone());
+                }
             }
             secret
         })
@@ -186,6 +192,14 @@ mod tests {
         assert!(!format!("{secret} {secret:?} {:#?}", Some(&secret)).contains("sk-"));
         assert_eq!(secret.scrub("key sk-123456 is wrong"), "key [secret] is wrong");
         assert_eq!(Secret::new(" \n"), None);
+    }
+
+    #[test]
+    fn a_secret_is_masked_inside_of_json_too() {
+        Secret::new(r#"pass"word\1"#).unwrap();
+        let value = Value::from(r#"it is pass"word\1"#);
+        assert_eq!(scrub(&value.to_json()), "\"it is [secret]\"");
+        assert_eq!(masked(&value), "it is [secret]".into());
     }
 
     #[test]

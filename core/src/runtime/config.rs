@@ -22,8 +22,8 @@ const PREFIX: &str = "CADENZA_";
 /// Names the configuration file; not an option.
 const FILE_VARIABLE: &str = "CADENZA_CONFIG";
 /// Options whose environment form is text as it stands, even if it looks like a number.
-const TEXT: [&str; 9] =
-    ["model", "base_url", "api_key", "language", "purpose", "intent_signature", "namespace", "store", "name"];
+const TEXT: [&str; 10] =
+    ["model", "base_url", "api_key", "language", "purpose", "intent_signature", "namespace", "store", "record", "name"];
 
 /// Where a setting was made. Ordered: a later one wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,7 +13,7 @@ use crate::ids::CallId;
 use crate::log::record::CallRecord;
 use crate::program::registry::Registry;
 use crate::program::{Executor, Isolation, Language};
-use crate::provider::{ModelSpec, Waits, wait_really};
+use crate::provider::{ModelSpec, Waits, cassette, wait_really};
 use crate::store::Store;
 use crate::value::Map;
 
@@ -92,7 +92,10 @@ impl RuntimeBuilder {
             return Err(OptionError::Invalid { name: "name", message });
         }
         if options.store.is_none() {
-            options.store = Some(default_store(options.model.as_ref().unwrap_or(&ModelSpec::Default))?);
+            let model = options.model.as_ref().unwrap_or(&ModelSpec::Default);
+            // What is recorded, or played, is whole only when no program of an earlier day answers in the model's place.
+            let whole = options.record.is_some() || cassette::is_named_by(model);
+            options.store = Some(if whole { StoreOption::Memory } else { default_store(model)? });
         }
         let settings = Settings::of_model(&mut options)?;
         Ok(Runtime(Arc::new(Inner {

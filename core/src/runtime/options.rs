@@ -142,6 +142,8 @@ pub struct Options {
     pub logging: Option<bool>,
     /// `store`.
     pub store: Option<StoreOption>,
+    /// `record`: the cassette to which what the model is asked and answers is added; see [`crate::provider::cassette`].
+    pub record: Option<PathBuf>,
     /// `durability`.
     pub durability: Option<Durability>,
     /// `name`: of this agent alone, never inherited.
@@ -187,7 +189,7 @@ impl From<ContractFieldError> for OptionError {
 }
 
 /// Every option name, for suggestions, completion and documentation.
-pub const NAMES: [&str; 48] = [
+pub const NAMES: [&str; 49] = [
     "model",
     "base_url",
     "api_key",
@@ -233,6 +235,7 @@ pub const NAMES: [&str; 48] = [
     "tools",
     "reuse",
     "store",
+    "record",
     "name",
     "namespace",
     "durability",
@@ -268,6 +271,7 @@ impl Options {
             namespace,
             logging,
             store,
+            record,
             durability,
             name,
         } = self;
@@ -297,6 +301,7 @@ impl Options {
             && namespace.is_none()
             && logging.is_none()
             && store.is_none()
+            && record.is_none()
             && durability.is_none()
             && name.is_none()
     }
@@ -423,6 +428,13 @@ impl Options {
                 });
             }
             "store" => self.store = Some(store_option(value)?),
+            "record" => {
+                self.record = match value {
+                    Value::Null => None,
+                    Value::String(path) if !path.trim().is_empty() => Some(path.into()),
+                    other => return Err(invalid("record", "the path of a cassette", other)),
+                };
+            }
             "durability" => {
                 self.durability = match value {
                     Value::Null => None,

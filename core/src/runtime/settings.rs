@@ -1,7 +1,7 @@
 //! Settings: resolved options. Immutable and shared: a delegate without options of its own shares its parent's.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use crate::outcome::Durability;
 use crate::program::lock::{self, Lock};
 use crate::program::{Isolation, Language, Limits};
 use crate::prompt::ToolDocs;
+use crate::provider::cassette::{Cassette, CassetteError};
 use crate::provider::target::TargetOptions;
 use crate::provider::{self, ModelSettings, ModelSpec, Provider, Resolved};
 use crate::runtime::driver;
@@ -60,6 +61,8 @@ pub struct Settings {
     pub(crate) lock: Option<Arc<Lock>>,
     pub(crate) namespace: Arc<str>,
     pub(crate) store: Option<Arc<dyn Store>>,
+    /// The cassette that models are recorded to.
+    pub(crate) record: Option<PathBuf>,
     /// What a call promises; `None` leaves it to whether the agent has a name.
     pub(crate) durability: Option<Durability>,
     /// Delegation contract and tools together: the contract part of the reuse key.
@@ -115,6 +118,7 @@ impl Settings {
             lock: None,
             namespace: "default".into(),
             store: None,
+            record: None,
             durability: None,
             root_contract: Mutex::new(None),
         }
@@ -127,9 +131,12 @@ impl Settings {
         limits.cpu_time = options.program_timeout.unwrap_or(limits.cpu_time);
         limits.max_instructions = options.max_instructions.unwrap_or(limits.max_instructions);
         limits.max_memory_bytes = options.max_memory_bytes.unwrap_or(limits.max_memory_bytes);
+        let record = options.record.take();
         let (chosen, provider) = match self.choose(&mut options)? {
-            Some((chosen, provider)) => (Arc::new(chosen), provider),
-            None => (self.chosen.clone(), self.provider.clone()),
+            Some((chosen, provider)) => {
+                (Arc::new(chosen), recorded(provider, record.as_ref().or(self.record.as_ref()))?)
+            }
+            None => (self.chosen.clone(), recorded(self.provider.clone(), record.as_ref())?),
         };
         let (tools, tool_docs) = match options.tools {
             None => (self.tools.clone(), self.tool_docs.clone()),
@@ -144,9 +151,15 @@ impl Settings {
             }
         };
         let delegation = options.contract.unwrap_or_default();
+        let prices = options.prices.unwrap_or_else(|| self.prices.clone());
+        let max_cost = options.max_cost.unwrap_or(self.max_cost);
+        if max_cost.is_some() && *prices == Prices::default() {
+            let message = "goes together with `prices`: what a model's tokens cost".to_owned();
+            return Err(OptionError::Invalid { name: "max_cost", message });
+        }
         Ok(Self {
             model: provider.model().into(),
-            prices: options.prices.unwrap_or_else(|| self.prices.clone()),
+            prices,
             environment: driver::environment(provider.profile(), provider.fingerprint()),
             chosen,
             max_generation_attempts: options.max_generation_attempts.or(self.max_generation_attempts),
@@ -175,7 +188,7 @@ impl Settings {
             max_delegation_depth: options.max_delegation_depth.unwrap_or(self.max_delegation_depth),
             max_calls: options.max_calls.unwrap_or(self.max_calls),
             max_tokens: options.max_tokens.unwrap_or(self.max_tokens),
-            max_cost: options.max_cost.unwrap_or(self.max_cost),
+            max_cost,
             contract_fingerprint: fingerprint(&delegation, &tools),
             delegation,
             tools,
@@ -194,6 +207,7 @@ impl Settings {
                 Some(StoreOption::Path(path)) => Some(open_store(&path)?),
                 Some(StoreOption::Store(store)) => Some(store),
             },
+            record: record.or_else(|| self.record.clone()),
             durability: options.durability.or(self.durability),
             root_contract: Mutex::new(None),
         })
@@ -256,7 +270,7 @@ impl Settings {
             Isolation::Fresh => "fresh",
         };
         let store = self.store.as_ref().map_or_else(|| ":memory:".to_owned(), |store| store.location());
-        let entries: [(&str, Value); 22] = [
+        let entries: [(&str, Value); 23] = [
             ("model", (&*self.model).into()),
             ("language", self.language.as_str().into()),
             ("log", self.log.is_some().into()),
@@ -278,6 +292,7 @@ impl Settings {
             ("reuse", self.reuse.as_str().into()),
             ("namespace", (&*self.namespace).into()),
             ("store", store.as_str().into()),
+            ("record", self.record.as_ref().map(|path| path.to_string_lossy().into_owned()).into()),
             ("durability", self.durability.map(Durability::as_str).into()),
         ];
         entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
@@ -293,6 +308,13 @@ impl Settings {
     pub(crate) fn shared_with_delegates(&self) -> bool {
         self.delegation.fingerprint() == DelegationContract::default().fingerprint()
     }
+}
+
+/// The provider, with what it is asked and answers added to a cassette if there is one.
+fn recorded(provider: Arc<dyn Provider>, record: Option<&PathBuf>) -> Result<Arc<dyn Provider>, OptionError> {
+    let Some(path) = record else { return Ok(provider) };
+    let refused = |error: CassetteError| OptionError::Invalid { name: "record", message: error.to_string() };
+    Cassette::record(path, provider).map_err(refused)
 }
 
 /// The lock file of the working directory.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -217,13 +217,15 @@ impl Printer {
         Arc::new(Self(Arc::new(Printing { write: Box::new(write), state: PerProcess::default() })))
     }
 
-    /// The one that writes to standard error.
+    /// The one that writes to standard error: one for the whole process, so that no block stands within another.
     pub fn stderr() -> Arc<Self> {
-        Self::new(|text| {
+        static STDERR: OnceLock<Arc<Printer>> = OnceLock::new();
+        let write = |text: &str| {
             let mut stderr = std::io::stderr().lock();
             // Nobody sees what cannot be written there.
             drop(stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush()));
-        })
+        };
+        STDERR.get_or_init(|| Self::new(write)).clone()
     }
 }
 

@@ -9,6 +9,7 @@ pub mod call;
 pub mod calls;
 pub mod config;
 pub mod conform;
+pub mod eval;
 pub mod programs;
 pub mod repertoire;
 pub mod repl;

@@ -9,7 +9,7 @@ use cadenza_core::adapter::Profile;
 use cadenza_core::program::Language;
 use cadenza_core::runtime::options::StoreOption;
 
-mod document;
+pub(crate) mod document;
 mod literal;
 mod programs;
 mod report;
@@ -23,8 +23,10 @@ mod surface;
 pub use document::Fault;
 pub use programs::Programs;
 pub use report::{ProfilesRan, Report, ScenarioResult};
+pub(crate) use runner::equal;
 pub use rust::RustSurface;
 pub use scenario::ScenarioFile;
+pub(crate) use scenario::check_version;
 pub use script::ScriptSurface;
 pub use surface::{Seen, Surface, World};
 
@@ -154,7 +156,7 @@ fn in_checkout(contract: &str) -> Result<Vec<PathBuf>, ConformError> {
 }
 
 /// Files as they are, folders by the YAML files in them, in order.
-fn listed(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConformError> {
+pub(crate) fn listed(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConformError> {
     let mut files = Vec::new();
     for path in paths {
         let unreadable =

@@ -1,0 +1,68 @@
+//! A prompt taken apart again: which of its words are about what, so that each part's cost can be seen.
+//!
+//! Works on the texts as they were kept, in logs and stores, too. Every byte belongs to exactly one section: the sections,
+//! one after the other, are the prompt.
+
+/// Names of sections, in the order in which they stand in a prompt.
+pub const SECTIONS: [&str; 10] =
+    ["system", "role", "method", "contract", "tools", "delegates", "frame", "arguments", "context", "history"];
+
+/// A part of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section<'a> {
+    /// One of [`SECTIONS`].
+    pub name: &'static str,
+    /// Its text; its lines lie one behind the other.
+    pub text: &'a str,
+}
+
+/// The heading of the host tools in a system prompt.
+const HOST_TOOLS: &str = "\n# Host tools\n";
+
+/// What lines of a user prompt begin with, outside and inside of its fence. A line that begins like none of them goes on
+/// with the section before it.
+const HEADS: [(&str, &str); 8] = [
+    ("Role: ", "role"),
+    ("Method: ", "method"),
+    ("Purpose: ", "contract"),
+    ("The value ", "contract"),
+    ("If it fails: ", "contract"),
+    ("Host tools (", "tools"),
+    ("Delegates made before; ", "delegates"),
+    ("This call, as JSON.", "frame"),
+];
+const DATA_HEADS: [(&str, &str); 4] =
+    [("args: ", "arguments"), ("kwargs: ", "arguments"), ("context: ", "context"), ("history (", "history")];
+
+/// The sections of the two texts, in order. A section that is not there is left out; `frame` holds the words around the
+/// data and comes before and after it. Text that is no prompt of ours is all `frame`.
+pub fn sections<'a>(system: &'a str, user: &'a str) -> Vec<Section<'a>> {
+    let mut found = Vec::new();
+    let tools = system.find(HOST_TOOLS).unwrap_or(system.len());
+    push(&mut found, "system", &system[..tools]);
+    push(&mut found, "tools", &system[tools..]);
+    let (mut name, mut begin, mut at) = ("frame", 0, 0);
+    let mut fenced = false;
+    for line in user.split_inclusive('\n') {
+        let heads = if fenced { &DATA_HEADS[..] } else { &HEADS[..] };
+        let head = heads.iter().find(|(head, _)| line.starts_with(head)).map(|(_, name)| *name);
+        let opens = !fenced && line.starts_with("<<<DATA-");
+        let closes = fenced && line.starts_with("DATA-") && line.trim_end().ends_with(">>>");
+        if let Some(next) = if opens || closes { Some("frame") } else { head }
+            && next != name
+        {
+            push(&mut found, name, &user[begin..at]);
+            (name, begin) = (next, at);
+        }
+        fenced = (fenced || opens) && !closes;
+        at += line.len();
+    }
+    push(&mut found, name, &user[begin..]);
+    found
+}
+
+fn push<'a>(found: &mut Vec<Section<'a>>, name: &'static str, text: &'a str) {
+    if !text.is_empty() {
+        found.push(Section { name, text });
+    }
+}

@@ -1,0 +1,747 @@
+//! Cassettes: what a provider was asked and what it answered, in a file that people can read, and the same answers again
+//! without it. For tests and demos.
+//!
+//! A cassette is JSON lines: a first line with its version, then one line per request with its reply or failure; system
+//! prompts, which repeat, have lines of their own. Keys never get there: headers are no part of a request as it is known
+//! here, and every other text goes through [`secret::scrub`]. A request is found again by a digest of what it says, not of
+//! when it was said; equal requests are answered in the order in which they were recorded.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
+
+use super::secret::scrub;
+use super::{
+    ModelReply, ModelRequest, ModelSpec, Piece, Provider, ProviderError, ProviderErrorClass, RawToolCall, ReplyFuture,
+    Usage,
+};
+use crate::cancel::CancelToken;
+use crate::outcome::ProgramSource;
+use crate::value::{Map, Value, write_json_string};
+
+/// Version of the format.
+const VERSION: i64 = 1;
+
+/// What the names, and the fingerprints, of replayed models begin with.
+const FINGERPRINT: &str = "cassette:";
+
+/// Bytes of a line of a prompt in a message.
+const SHOWN_BYTES: usize = 80;
+
+/// Makes providers that write or play a cassette.
+#[derive(Debug)]
+pub struct Cassette;
+
+impl Cassette {
+    /// The provider, with every request and what came of it added to the file, which is made when it is missing. Several
+    /// providers, also of several processes, may write to one file. A request that was cancelled is left out.
+    pub fn record(path: &Path, inner: Arc<dyn Provider>) -> Result<Arc<dyn Provider>, CassetteError> {
+        if inner.fingerprint().starts_with(FINGERPRINT) {
+            return Err(CassetteError::Replayed { path: path.to_owned() });
+        }
+        let tape = Arc::new(Tape::open(path)?);
+        Ok(Arc::new(Recorder::new(inner, &tape)))
+    }
+
+    /// A provider that answers from the file, and asks nobody.
+    pub fn replay(path: &Path) -> Result<Arc<dyn Provider>, CassetteError> {
+        Ok(Arc::new(Player::read(path)?))
+    }
+}
+
+/// Whether a model is a cassette by its name.
+pub fn is_named_by(model: &ModelSpec) -> bool {
+    matches!(model, ModelSpec::Name(name) if name.trim_start().starts_with(FINGERPRINT))
+}
+
+/// A file that is being recorded.
+#[derive(Debug)]
+struct Tape {
+    path: PathBuf,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    file: File,
+    /// Digests of the system prompts that this tape wrote down.
+    prompts: BTreeSet<String>,
+}
+
+impl Tape {
+    fn open(path: &Path) -> Result<Self, CassetteError> {
+        let unusable = |error: io::Error| CassetteError::Unusable { path: path.to_owned(), why: error.to_string() };
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(unusable)?;
+        let begun = locked(&mut file, |file| {
+            mend(file)?;
+            let mut text = Vec::new();
+            file.seek(SeekFrom::Start(0))?;
+            file.read_to_end(&mut text)?;
+            if text.is_empty() {
+                let cadenza = env!("CARGO_PKG_VERSION");
+                file.write_all(format!("{{\"cassette\":{VERSION},\"cadenza\":\"{cadenza}\"}}\n").as_bytes())?;
+            }
+            Ok(text)
+        });
+        // Whatever lies there has to be a cassette that this version can go on with.
+        Parsed::read(path, &begun.map_err(unusable)?)?;
+        Ok(Self { path: path.to_owned(), open: Mutex::new(Open { file, prompts: BTreeSet::new() }) })
+    }
+
+    /// Adds one exchange, whole or not at all.
+    fn add(&self, model: &str, profile: &str, asked: &Asked, answer: &Answer) -> Result<(), ProviderError> {
+        let mut open = self.open.lock();
+        let mut lines = String::new();
+        if !open.prompts.contains(&asked.system_digest) {
+            lines.push_str("{\"prompt\":");
+            write_json_string(&asked.system_digest, &mut lines);
+            lines.push_str(",\"text\":");
+            write_json_string(&asked.system, &mut lines);
+            lines.push_str("}\n");
+        }
+        write_exchange(model, profile, asked, answer, &mut lines);
+        let written = locked(&mut open.file, |file| {
+            mend(file)?;
+            file.write_all(lines.as_bytes())
+        });
+        match written {
+            Ok(()) => {
+                open.prompts.insert(asked.system_digest.clone());
+                Ok(())
+            }
+            Err(error) => Err(ProviderError::new(
+                ProviderErrorClass::Failed,
+                format!("the reply came, but cassette {} could not be written: {error}", self.path.display()),
+            )),
+        }
+    }
+}
+
+/// Works on the file while no other process does.
+fn locked<T>(file: &mut File, work: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    file.lock()?;
+    let done = work(file);
+    file.unlock()?;
+    done
+}
+
+/// Takes away half a line that a process left when it was killed. Called under the lock: nobody is writing it now.
+fn mend(file: &mut File) -> io::Result<()> {
+    let end = file.seek(SeekFrom::End(0))?;
+    let mut last = [b'\n'];
+    if end > 0 {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+    }
+    if last == [b'\n'] {
+        return Ok(());
+    }
+    let mut text = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut text)?;
+    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    // A file without any whole line is not ours to cut.
+    if whole == 0 { Ok(()) } else { file.set_len(whole as u64) }
+}
+
+/// A provider whose exchanges are written down.
+#[derive(Debug)]
+struct Recorder {
+    inner: Arc<dyn Provider>,
+    tape: Arc<Tape>,
+    targets: Vec<Arc<dyn Provider>>,
+}
+
+impl Recorder {
+    fn new(inner: Arc<dyn Provider>, tape: &Arc<Tape>) -> Self {
+        let wrap = |target: &Arc<dyn Provider>| Arc::new(Self::new(target.clone(), tape)) as Arc<dyn Provider>;
+        Self { targets: inner.targets().iter().map(wrap).collect(), inner, tape: tape.clone() }
+    }
+}
+
+impl Provider for Recorder {
+    fn model(&self) -> &str {
+        self.inner.model()
+    }
+
+    fn profile(&self) -> &str {
+        self.inner.profile()
+    }
+
+    fn fingerprint(&self) -> &str {
+        self.inner.fingerprint()
+    }
+
+    fn ready(&self) -> Result<(), ProviderError> {
+        self.inner.ready()
+    }
+
+    fn streams(&self, request: &ModelRequest) -> bool {
+        self.inner.streams(request)
+    }
+
+    fn targets(&self) -> &[Arc<dyn Provider>] {
+        &self.targets
+    }
+
+    fn complete<'a>(&'a self, request: &'a ModelRequest, cancel: &'a CancelToken) -> ReplyFuture<'a> {
+        Box::pin(async move {
+            let answer = self.inner.complete(request, cancel).await;
+            if !matches!(&answer, Err(error) if error.class == ProviderErrorClass::Cancelled) {
+                self.tape.add(self.model(), self.profile(), &Asked::of(request), &answer)?;
+            }
+            answer
+        })
+    }
+}
+
+/// What came of a request.
+type Answer = Result<ModelReply, ProviderError>;
+
+/// What a request says, without secrets.
+struct Asked {
+    digest: String,
+    role: String,
+    method: String,
+    attempt: u32,
+    language: &'static str,
+    system: String,
+    system_digest: String,
+    user: String,
+    /// Who speaks, and what.
+    messages: Vec<(String, String)>,
+}
+
+impl Asked {
+    fn of(request: &ModelRequest) -> Self {
+        let clean = |text: &str| scrub(text).into_owned();
+        let messages = request.messages.iter().map(|message| {
+            let mut text = clean(&message.content);
+            for call in &message.tool_calls {
+                let _ = write!(text, "\n{}({})", call.name, scrub(&Value::Map(call.arguments.clone()).to_json()));
+            }
+            (message.role.as_str().to_owned(), text)
+        });
+        let mut asked = Self {
+            digest: String::new(),
+            role: clean(&request.role),
+            method: clean(&request.method),
+            attempt: request.attempt,
+            language: request.language.as_str(),
+            system: clean(&request.system_prompt),
+            system_digest: String::new(),
+            user: clean(&request.user_prompt),
+            messages: messages.collect(),
+        };
+        asked.system_digest = hex(&Sha256::digest(&asked.system));
+        let mut hash = Sha256::new();
+        // Each part with its length, so that no two requests say the same in other parts.
+        let mut part = |text: &str| {
+            let text = lasting(text);
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text);
+        };
+        [&asked.role, &asked.method, asked.language, &asked.system, &asked.user].into_iter().for_each(&mut part);
+        part(&asked.attempt.to_string());
+        for (role, text) in &asked.messages {
+            part(role);
+            part(text);
+        }
+        asked.digest = hex(&hash.finalize());
+        asked
+    }
+}
+
+/// The first 64 bits, in hexadecimal digits: short enough for people, long enough for a file of requests.
+fn hex(digest: &[u8]) -> String {
+    digest.iter().take(8).fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The text without what differs from one run to the next: ids of calls in references to their values, and the mark of
+/// the fence around them, which is a digest of what is inside.
+fn lasting(text: &str) -> Vec<u8> {
+    const ID: usize = 32;
+    const MARK: (&[u8], usize) = (b"DATA-", 8);
+    let bytes = text.as_bytes();
+    let is_hex = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
+    let mut kept = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let rest = &bytes[at..];
+        let after_mark =
+            rest.strip_prefix(MARK.0).filter(|rest| rest.iter().take_while(|b| is_hex(b)).count() == MARK.1);
+        if after_mark.is_some() {
+            kept.extend_from_slice(MARK.0);
+            at += MARK.0.len() + MARK.1;
+            continue;
+        }
+        let digits = rest.iter().take_while(|byte| is_hex(byte)).count();
+        match digits {
+            0 => {
+                kept.push(rest[0]);
+                at += 1;
+            }
+            ID if rest.get(ID) == Some(&b'/') => {
+                kept.push(b'#');
+                at += ID;
+            }
+            other => {
+                kept.extend_from_slice(&rest[..other]);
+                at += other;
+            }
+        }
+    }
+    kept
+}
+
+/// Writes fields of one line, in a fixed order.
+struct Line<'a> {
+    out: &'a mut String,
+    first: bool,
+}
+
+impl<'a> Line<'a> {
+    fn begin(out: &'a mut String) -> Self {
+        out.push('{');
+        Self { out, first: true }
+    }
+
+    fn name(&mut self, name: &str) -> &mut String {
+        if !std::mem::take(&mut self.first) {
+            self.out.push(',');
+        }
+        write_json_string(name, self.out);
+        self.out.push(':');
+        self.out
+    }
+
+    fn text(&mut self, name: &str, text: &str) {
+        write_json_string(&scrub(text), self.name(name));
+    }
+
+    fn maybe(&mut self, name: &str, text: Option<&str>) {
+        if let Some(text) = text {
+            self.text(name, text);
+        }
+    }
+
+    fn number(&mut self, name: &str, number: u64) {
+        let _ = write!(self.name(name), "{number}");
+    }
+
+    fn end(self) {
+        self.out.push('}');
+    }
+}
+
+fn write_exchange(model: &str, profile: &str, asked: &Asked, answer: &Answer, out: &mut String) {
+    let mut line = Line::begin(out);
+    line.text("request", &asked.digest);
+    line.text("role", &asked.role);
+    line.text("method", &asked.method);
+    line.number("attempt", asked.attempt.into());
+    line.text("language", asked.language);
+    line.text("model", model);
+    line.text("profile", profile);
+    line.text("system", &asked.system_digest);
+    line.text("user", &asked.user);
+    let messages = line.name("messages");
+    messages.push('[');
+    for (index, (role, text)) in asked.messages.iter().enumerate() {
+        if index > 0 {
+            messages.push(',');
+        }
+        let mut message = Line::begin(messages);
+        message.text("role", role);
+        message.text("content", text);
+        message.end();
+    }
+    messages.push(']');
+    match answer {
+        Ok(reply) => write_reply(reply, line.name("reply")),
+        Err(error) => {
+            let mut failure = Line::begin(line.name("error"));
+            failure.text("class", error.class.as_str());
+            failure.text("message", &error.message);
+            if let Some(wait) = error.retry_after {
+                failure.number("retry_after_ms", u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+            }
+            failure.end();
+        }
+    }
+    line.end();
+    out.push('\n');
+}
+
+fn write_reply(reply: &ModelReply, out: &mut String) {
+    let mut line = Line::begin(out);
+    line.maybe("content", reply.content.as_deref());
+    if !reply.tool_calls.is_empty() {
+        let calls = line.name("tool_calls");
+        calls.push('[');
+        for (index, call) in reply.tool_calls.iter().enumerate() {
+            if index > 0 {
+                calls.push(',');
+            }
+            let mut one = Line::begin(calls);
+            one.text("id", &call.id);
+            one.text("name", &call.name);
+            one.text("arguments", &call.arguments);
+            one.end();
+        }
+        calls.push(']');
+    }
+    if let Some(Usage { input, cached, output, cache_write, reasoning }) = reply.usage {
+        let mut usage = Line::begin(line.name("usage"));
+        usage.number("input", input);
+        usage.number("cached", cached);
+        usage.number("output", output);
+        usage.number("cache_write", cache_write);
+        usage.number("reasoning", reasoning);
+        usage.end();
+    }
+    line.maybe("stop_reason", reply.stop_reason.as_deref());
+    line.maybe("model", reply.model.as_deref());
+    line.maybe("provider", reply.provider.as_deref());
+    line.maybe("source", reply.source.map(ProgramSource::as_str));
+    line.maybe("note", reply.note.as_deref());
+    line.end();
+}
+
+/// One recorded exchange.
+#[derive(Debug)]
+struct Exchange {
+    line: usize,
+    digest: String,
+    role: String,
+    method: String,
+    attempt: u64,
+    model: String,
+    profile: String,
+    system: String,
+    user: String,
+    answer: Answer,
+}
+
+/// A cassette's lines.
+#[derive(Debug, Default)]
+struct Parsed {
+    exchanges: Vec<Exchange>,
+}
+
+impl Parsed {
+    fn read(path: &Path, bytes: &[u8]) -> Result<Self, CassetteError> {
+        let mut parsed = Self::default();
+        for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+            if line.is_empty() {
+                continue;
+            }
+            let number = index + 1;
+            let broken = |why: String| CassetteError::Line { path: path.to_owned(), line: number, why };
+            let text = std::str::from_utf8(line).map_err(|_| broken("not UTF-8".to_owned()))?;
+            let Ok(Value::Map(map)) = Value::from_json(text) else {
+                return Err(broken("not a JSON object".to_owned()));
+            };
+            if number == 1 {
+                match map.get("cassette").and_then(Value::as_int) {
+                    Some(VERSION) => continue,
+                    Some(version) if version > VERSION => {
+                        return Err(broken(format!(
+                            "a cassette of version {version}; this version of cadenza reads version {VERSION}"
+                        )));
+                    }
+                    Some(_) | None => {
+                        return Err(broken("no cassette: its first line has no `cassette` version".into()));
+                    }
+                }
+            }
+            if map.contains_key("request") {
+                parsed.exchanges.push(Exchange::read(number, &map).map_err(broken)?);
+            } else if !map.contains_key("prompt") {
+                return Err(broken("neither a request nor a prompt".to_owned()));
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+fn text(map: &Map, name: &str) -> Result<String, String> {
+    map.get(name).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| format!("`{name}` is not text"))
+}
+
+fn maybe(map: &Map, name: &str) -> Result<Option<String>, String> {
+    match map.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(_) => text(map, name).map(Some),
+    }
+}
+
+fn number(map: &Map, name: &str) -> Result<u64, String> {
+    let found = map.get(name).and_then(Value::as_int).and_then(|number| u64::try_from(number).ok());
+    found.ok_or_else(|| format!("`{name}` is not a whole number"))
+}
+
+impl Exchange {
+    fn read(line: usize, map: &Map) -> Result<Self, String> {
+        let answer = match (map.get("reply"), map.get("error")) {
+            (Some(Value::Map(reply)), None) => Ok(read_reply(reply)?),
+            (None, Some(Value::Map(error))) => Err(read_error(error)?),
+            _ => return Err("a request has one of `reply` and `error`".to_owned()),
+        };
+        Ok(Self {
+            line,
+            digest: text(map, "request")?,
+            role: text(map, "role")?,
+            method: text(map, "method")?,
+            attempt: number(map, "attempt")?,
+            model: text(map, "model")?,
+            profile: text(map, "profile")?,
+            system: text(map, "system")?,
+            user: text(map, "user")?,
+            answer,
+        })
+    }
+
+    fn named(&self) -> String {
+        format!("line {}, {}.{} (attempt {})", self.line, self.role, self.method, self.attempt)
+    }
+}
+
+fn read_reply(map: &Map) -> Result<ModelReply, String> {
+    let mut tool_calls = Vec::new();
+    if let Some(calls) = map.get("tool_calls") {
+        for call in calls.as_list().ok_or("`tool_calls` is not a list")? {
+            let call = call.as_map().ok_or("a tool call is not an object")?;
+            tool_calls.push(RawToolCall {
+                id: text(call, "id")?,
+                name: text(call, "name")?,
+                arguments: text(call, "arguments")?,
+            });
+        }
+    }
+    let usage = match map.get("usage") {
+        None => None,
+        Some(usage) => {
+            let usage = usage.as_map().ok_or("`usage` is not an object")?;
+            Some(Usage {
+                input: number(usage, "input")?,
+                cached: number(usage, "cached")?,
+                output: number(usage, "output")?,
+                cache_write: number(usage, "cache_write")?,
+                reasoning: number(usage, "reasoning")?,
+            })
+        }
+    };
+    let source = match maybe(map, "source")? {
+        None => None,
+        Some(name) => {
+            const SOURCES: [ProgramSource; 4] =
+                [ProgramSource::Generated, ProgramSource::Reused, ProgramSource::Library, ProgramSource::None];
+            let known = SOURCES.into_iter().find(|source| source.as_str() == name);
+            Some(known.ok_or_else(|| format!("unknown source `{name}`"))?)
+        }
+    };
+    Ok(ModelReply {
+        content: maybe(map, "content")?,
+        tool_calls,
+        usage,
+        stop_reason: maybe(map, "stop_reason")?,
+        model: maybe(map, "model")?,
+        provider: maybe(map, "provider")?,
+        source,
+        note: maybe(map, "note")?.map(Into::into),
+        ..ModelReply::default()
+    })
+}
+
+fn read_error(map: &Map) -> Result<ProviderError, String> {
+    use ProviderErrorClass as Class;
+    const CLASSES: [Class; 9] = [
+        Class::Auth,
+        Class::Quota,
+        Class::RateLimit,
+        Class::ContextOverflow,
+        Class::Timeout,
+        Class::Network,
+        Class::ModelError,
+        Class::InvalidResponse,
+        Class::Failed,
+    ];
+    let name = text(map, "class")?;
+    let class = CLASSES.into_iter().find(|class| class.as_str() == name);
+    let mut error =
+        ProviderError::new(class.ok_or_else(|| format!("unknown error class `{name}`"))?, text(map, "message")?);
+    if map.contains_key("retry_after_ms") {
+        error.retry_after = Some(Duration::from_millis(number(map, "retry_after_ms")?));
+    }
+    Ok(error)
+}
+
+/// Answers from a cassette.
+struct Player {
+    path: PathBuf,
+    model: String,
+    profile: String,
+    fingerprint: String,
+    exchanges: Vec<Exchange>,
+    /// What is left of the answers to each request, by its digest.
+    left: Mutex<BTreeMap<String, VecDeque<usize>>>,
+}
+
+impl Player {
+    fn read(path: &Path) -> Result<Self, CassetteError> {
+        let bytes = std::fs::read(path)
+            .map_err(|error| CassetteError::Unusable { path: path.to_owned(), why: error.to_string() })?;
+        let exchanges = Parsed::read(path, &bytes)?.exchanges;
+        let Some(first) = exchanges.first() else {
+            return Err(CassetteError::Empty { path: path.to_owned() });
+        };
+        if let Some(other) = exchanges.iter().find(|exchange| exchange.profile != first.profile) {
+            let why = format!(
+                "recorded with the profile {}, line {} with {}; record each in a file of its own",
+                other.profile, first.line, first.profile
+            );
+            return Err(CassetteError::Line { path: path.to_owned(), line: other.line, why });
+        }
+        let same_model = exchanges.iter().all(|exchange| exchange.model == first.model);
+        let mut left: BTreeMap<String, VecDeque<usize>> = BTreeMap::new();
+        for (index, exchange) in exchanges.iter().enumerate() {
+            left.entry(exchange.digest.clone()).or_default().push_back(index);
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            model: if same_model { first.model.clone() } else { format!("cassette:{}", path.display()) },
+            profile: first.profile.clone(),
+            fingerprint: format!("{FINGERPRINT}{}", hex(&Sha256::digest(&bytes))),
+            exchanges,
+            left: Mutex::new(left),
+        })
+    }
+
+    fn play(&self, request: &ModelRequest) -> Answer {
+        let asked = Asked::of(request);
+        let next = self.left.lock().get_mut(&asked.digest).and_then(VecDeque::pop_front);
+        match next {
+            Some(index) => self.exchanges[index].answer.clone(),
+            None => Err(ProviderError::new(ProviderErrorClass::Failed, self.missing(&asked))),
+        }
+    }
+
+    /// What is not on the cassette, and what comes nearest.
+    fn missing(&self, asked: &Asked) -> String {
+        let mut message = format!(
+            "cassette {} has no reply for {}.{} (attempt {})",
+            self.path.display(),
+            asked.role,
+            asked.method,
+            asked.attempt
+        );
+        let nearness = |exchange: &&Exchange| {
+            let same = exchange.user.bytes().zip(asked.user.bytes()).take_while(|(one, other)| one == other).count();
+            let call = exchange.role == asked.role && exchange.method == asked.method;
+            (exchange.digest == asked.digest, call, exchange.attempt == u64::from(asked.attempt), same)
+        };
+        // Of equally near ones the first.
+        if let Some(nearest) = self.exchanges.iter().rev().max_by_key(nearness) {
+            let _ = write!(message, "; the nearest is {}", nearest.named());
+            if nearest.digest == asked.digest {
+                message.push_str(", which is played already");
+            } else if let Some((recorded, now)) = first_difference(&nearest.user, &asked.user) {
+                let _ = write!(message, ", where the prompt says `{recorded}` and now `{now}`");
+            } else if nearest.system != asked.system_digest {
+                message.push_str(", with another system prompt");
+            }
+        }
+        message.push_str("; record it again");
+        message
+    }
+}
+
+/// The first line that is not the same, in both texts.
+fn first_difference<'a>(recorded: &'a str, now: &'a str) -> Option<(&'a str, &'a str)> {
+    let cut = |line: &'a str| &line[..line.floor_char_boundary(SHOWN_BYTES)];
+    let (mut recorded, mut now) = (recorded.lines(), now.lines());
+    loop {
+        match (recorded.next(), now.next()) {
+            (None, None) => return None,
+            (one, other) if one.map(lasting) == other.map(lasting) => {}
+            (one, other) => return Some((cut(one.unwrap_or("nothing")), cut(other.unwrap_or("nothing")))),
+        }
+    }
+}
+
+impl std::fmt::Debug for Player {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Cassette({}, {} exchanges)", self.path.display(), self.exchanges.len())
+    }
+}
+
+impl Provider for Player {
+    fn model(&self) -> &str {
+        &self.model
+    }
+
+    fn profile(&self) -> &str {
+        &self.profile
+    }
+
+    fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    fn complete<'a>(&'a self, request: &'a ModelRequest, _cancel: &'a CancelToken) -> ReplyFuture<'a> {
+        Box::pin(async move {
+            let answer = self.play(request);
+            if let (Some(pieces), Ok(reply)) = (&request.pieces, &answer) {
+                pieces.put(Piece::Text(reply.content.as_deref().unwrap_or_default()));
+                reply.tool_calls.iter().for_each(|call| pieces.put(Piece::Arguments(&call.arguments)));
+            }
+            answer
+        })
+    }
+}
+
+/// Why a cassette cannot be recorded or played.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CassetteError {
+    /// The file cannot be read or written.
+    #[error("cassette {}: {why}", path.display())]
+    Unusable {
+        /// Which.
+        path: PathBuf,
+        /// The system's words.
+        why: String,
+    },
+    /// A line is not as it should be, or of a newer version.
+    #[error("cassette {}, line {line}: {why}", path.display())]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// 1-based.
+        line: usize,
+        /// What is wrong.
+        why: String,
+    },
+    /// Nothing was recorded.
+    #[error("cassette {} holds no request; record one with `record`", path.display())]
+    Empty {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The model to be recorded is itself played from a cassette.
+    #[error("cassette {}: the model is played from a cassette already; copy that file", path.display())]
+    Replayed {
+        /// Where it was to be recorded.
+        path: PathBuf,
+    },
+}
