@@ -124,6 +124,23 @@ fn call_reads_json_where_it_parses_and_prints_the_value_alone() {
 }
 
 #[test]
+fn verbose_shows_programs_as_they_are_written_and_kept_ones_not() {
+    let world = World::new();
+    world.write("add.lua", "print(Agent.for_role('calculator'):add(2, 3).value)");
+    for arguments in [&["call", "calculator", "add", "2", "3"][..], &["run", "add.lua"]] {
+        let store = format!("{}.db", arguments[0]);
+        let once = |flag: &str| world.run(&[arguments, &[flag, "--store", &store]].concat());
+        let ran = once("--verbose");
+        assert_eq!((ran.code, ran.out.as_str()), (Some(0), "5\n"), "{}", ran.err);
+        assert!(ran.err.contains("-- calculator.add (attempt 1)\n") && ran.err.contains("return "), "{}", ran.err);
+        let again = once("-v");
+        assert_eq!((again.out.as_str(), again.err.contains("attempt")), ("5\n", false), "{}", again.err);
+    }
+    let quiet = world.run(&["call", "calculator", "add", "2", "3", "--store", ":memory:"]);
+    assert!(!quiet.err.contains("attempt"), "{}", quiet.err);
+}
+
+#[test]
 fn x11_call_says_by_its_exit_code_how_it_ended() {
     let world = World::new();
     check(&world.run(&["call", "calculator", "divide", "1", "0"]), 1, &["error: division_by_zero: "]);
