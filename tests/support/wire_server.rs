@@ -20,6 +20,12 @@ use serde_json::{Value as Json, json};
 mod anthropic;
 #[path = "wire/chat.rs"]
 mod chat;
+#[path = "wire/gemini.rs"]
+mod gemini;
+#[path = "wire/ollama.rs"]
+mod ollama;
+#[path = "wire/responses.rs"]
+mod responses;
 
 /// One request as it arrived.
 #[derive(Clone, Debug)]
@@ -45,7 +51,8 @@ impl Seen {
         match self.body["model"].as_str() {
             Some(model) => model.to_owned(),
             None => {
-                self.path.rsplit('/').next().unwrap_or_default().split(":generate").next().unwrap_or_default().into()
+                let last = self.path.rsplit('/').next().unwrap_or_default();
+                last.rsplit_once(':').map_or(last, |(model, _)| model).to_owned()
             }
         }
     }
@@ -106,21 +113,29 @@ pub struct Counts {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Format {
     Chat,
+    Responses,
     Anthropic,
+    Gemini,
+    Ollama,
 }
 
 impl Format {
     fn of(path: &str) -> Option<Self> {
         match path {
             "/v1/chat/completions" => Some(Self::Chat),
+            "/v1/responses" => Some(Self::Responses),
             "/v1/messages" => Some(Self::Anthropic),
+            "/api/chat" => Some(Self::Ollama),
+            path if path.starts_with("/v1beta/models/") && path.contains(":") => Some(Self::Gemini),
             _other_path => None,
         }
     }
 
     fn streams(self, seen: &Seen) -> bool {
         match self {
-            Self::Chat | Self::Anthropic => seen.body["stream"] == true,
+            Self::Chat | Self::Responses | Self::Anthropic => seen.body["stream"] == true,
+            Self::Gemini => seen.path.ends_with(":streamGenerateContent"),
+            Self::Ollama => seen.body["stream"] != false,
         }
     }
 
@@ -128,58 +143,79 @@ impl Format {
     fn key(self, headers: &BTreeMap<String, String>) -> Option<&str> {
         let bearer = headers.get("authorization").and_then(|value| value.strip_prefix("Bearer "));
         match self {
-            Self::Chat => bearer,
+            Self::Chat | Self::Responses | Self::Ollama => bearer,
             Self::Anthropic => headers.get("x-api-key").map(String::as_str).or(bearer),
+            Self::Gemini => headers.get("x-goog-api-key").map(String::as_str),
         }
     }
 
     fn check(self, seen: &Seen) -> Result<(), String> {
         match self {
             Self::Chat => chat::check(&seen.body),
+            Self::Responses => responses::check(&seen.body),
             Self::Anthropic => anthropic::check(&seen.body, seen.headers.get("anthropic-version").map(String::as_str)),
+            Self::Gemini => gemini::check(&seen.body),
+            Self::Ollama => ollama::check(&seen.body),
         }
     }
 
     fn unauthorized(self) -> (u16, Json) {
         match self {
-            Self::Chat => {
+            Self::Chat | Self::Responses => {
                 (401, chat::refusal("invalid_request_error", "invalid_api_key", "Incorrect API key provided"))
             }
             Self::Anthropic => (401, anthropic::refusal("authentication_error", "invalid x-api-key")),
+            Self::Gemini => {
+                let words = "API key not valid. Please pass a valid API key.";
+                (400, gemini::refusal(400, "INVALID_ARGUMENT", Some("API_KEY_INVALID"), words))
+            }
+            Self::Ollama => (401, ollama::refusal("unauthorized")),
         }
     }
 
     fn bad_request(self, problem: &str) -> (u16, Json) {
         match self {
-            Self::Chat => (400, chat::refusal("invalid_request_error", "invalid_request", problem)),
+            Self::Chat | Self::Responses => (400, chat::refusal("invalid_request_error", "invalid_request", problem)),
             Self::Anthropic => (400, anthropic::refusal("invalid_request_error", problem)),
+            Self::Gemini => (400, gemini::refusal(400, "INVALID_ARGUMENT", None, problem)),
+            Self::Ollama => (400, ollama::refusal(problem)),
         }
     }
 
     fn program(self, body: &Json, code: &str) -> Said {
         match self {
             Self::Chat => chat::program(body, code),
+            Self::Responses => responses::program(body, code),
             Self::Anthropic => anthropic::program(body, code),
+            Self::Gemini => gemini::program(body, code),
+            Self::Ollama => ollama::program(body, code),
         }
     }
 
     fn whole(self, said: &Said) -> Json {
         match self {
             Self::Chat => chat::whole(said),
+            Self::Responses => responses::whole(said),
             Self::Anthropic => anthropic::whole(said),
+            Self::Gemini => gemini::whole(said),
+            Self::Ollama => ollama::whole(said),
         }
     }
 
     fn events(self, seen: &Seen, said: &Said) -> Vec<String> {
         match self {
             Self::Chat => chat::events(&seen.body, said),
+            Self::Responses => responses::events(said),
             Self::Anthropic => anthropic::events(said),
+            Self::Gemini => gemini::events(said),
+            Self::Ollama => ollama::events(said),
         }
     }
 
     fn stream_type(self) -> &'static str {
         match self {
-            Self::Chat | Self::Anthropic => "text/event-stream",
+            Self::Chat | Self::Responses | Self::Anthropic | Self::Gemini => "text/event-stream",
+            Self::Ollama => "application/x-ndjson",
         }
     }
 }
@@ -421,6 +457,7 @@ fn listed(path: &str) -> Response<Body> {
     let model = json!({"id": "echo", "object": "model", "created": 1_760_000_000, "owned_by": "cadenza"});
     match path {
         "/v1/models" => as_json(200, &json!({"object": "list", "data": [model]})),
+        "/api/tags" => as_json(200, &json!({"models": [{"name": "echo:latest", "model": "echo:latest", "size": 1}]})),
         _other_path => as_json(404, &json!({"error": "not found"})),
     }
 }

@@ -177,6 +177,11 @@ pub(crate) struct Answered {
     response: Response,
 }
 
+/// Whether a base URL is of this machine.
+pub(crate) fn is_local(base_url: &str) -> bool {
+    Url::parse(base_url).is_ok_and(|url| is_loopback(&url))
+}
+
 /// Sends one request. Must run on the shared runtime.
 pub(crate) async fn send(shared: &Shared, post: &Arc<Post>, body: Vec<u8>) -> Result<Answered, ProviderError> {
     let client = shared.clients.get(&post.url, &post.proxy)?;

@@ -30,6 +30,8 @@ pub mod library;
 #[cfg(feature = "llama")]
 pub mod llama;
 #[cfg(feature = "http")]
+pub mod local;
+#[cfg(feature = "http")]
 pub mod remote;
 pub mod replay;
 pub mod resolve;

@@ -1,7 +1,7 @@
 //! Which model an agent uses: from an option, the environment, the configuration file, or what can work by default.
 //!
-//! Decides by what it is given: the environment comes in as a function, so a test or a host with its own rules is
-//! hermetic. Never connects, never guesses a key, never picks a default that cannot work.
+//! Decides by what it is given: the environment and the look for a local server come in as functions, so a test or a
+//! host with its own rules is hermetic. Never connects by itself, never guesses a key, never picks a default that cannot work.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,6 +12,7 @@ use super::absent::Absent;
 use super::cassette::Cassette;
 use super::library::{Library, nearest};
 use super::replay::{Decided, Replay};
+use super::secret::keeps_keys;
 use super::target::TargetOptions;
 use super::targets::Targets;
 use super::{Provider, Secret};
@@ -55,6 +56,9 @@ pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// Looks up the recorded calls of a flow, by the id of one of them.
 pub type DecidedCalls<'a> = &'a dyn Fn(&str) -> Result<Vec<Decided>, String>;
 
+/// Looks for a server of local models at an address of this machine, and gives its first model.
+pub type LocalModel<'a> = &'a dyn Fn(&str) -> Option<String>;
+
 /// What goes with the model: the other options that a provider needs.
 #[derive(Clone, Default)]
 pub struct ModelSettings<'a> {
@@ -70,6 +74,8 @@ pub struct ModelSettings<'a> {
     pub nobody_asks: bool,
     /// What `replay:ID` plays; `None` where nothing is recorded.
     pub recorded: Option<DecidedCalls<'a>>,
+    /// Whether a local server answers, asked when nothing else is configured; `None` never looks.
+    pub local: Option<LocalModel<'a>>,
 }
 
 impl fmt::Debug for ModelSettings<'_> {
@@ -116,7 +122,7 @@ pub enum Origin {
     Environment(&'static str),
     /// The configuration file.
     ConfigurationFile,
-    /// Nothing was configured: the embedded library.
+    /// Nothing was configured: a local server that answers, or the embedded library.
     Default,
 }
 
@@ -144,8 +150,14 @@ pub const DEFAULT_ANTHROPIC_MODEL: &str = "claude-sonnet-4-5";
 pub const DEFAULT_GEMINI_MODEL: &str = "gemini-2.5-flash";
 
 /// Keys that choose a default, in order, with their providers.
-const KEYS: [(&str, Kind); 3] =
-    [("ANTHROPIC_API_KEY", Kind::Anthropic), ("OPENAI_API_KEY", Kind::OpenAi), ("GEMINI_API_KEY", Kind::Gemini)];
+const KEYS: [(&str, Kind); 6] = [
+    ("ANTHROPIC_API_KEY", Kind::Anthropic),
+    ("ANTHROPIC_API_KEY_FILE", Kind::Anthropic),
+    ("OPENAI_API_KEY", Kind::OpenAi),
+    ("OPENAI_API_KEY_FILE", Kind::OpenAi),
+    ("GEMINI_API_KEY", Kind::Gemini),
+    ("GEMINI_API_KEY_FILE", Kind::Gemini),
+];
 
 /// The names that may stand before the colon.
 pub const PROVIDERS: [&str; 10] = [
@@ -211,6 +223,19 @@ impl Kind {
             | Self::Llama
             | Self::Replay
             | Self::Cassette => None,
+        }
+    }
+
+    /// Whether it is reached over HTTP.
+    fn is_remote(self) -> bool {
+        match self {
+            Self::OpenAi
+            | Self::OpenAiResponses
+            | Self::OpenAiCompatible
+            | Self::Anthropic
+            | Self::Gemini
+            | Self::Ollama => true,
+            Self::Library | Self::Llama | Self::Replay | Self::Cassette => false,
         }
     }
 
@@ -348,9 +373,30 @@ fn choose(spec: &ModelSpec, settings: &ModelSettings<'_>, notes: &mut Vec<String
         if let Some(model) = kind.default_model().filter(|_| kind.works()) {
             return (ModelSpec::Name(format!("{}:{model}", kind.as_str())), Origin::Environment(variable));
         }
-        notes.push(format!("{variable} is set, but this version cannot use `{}` yet", kind.as_str()));
+        notes.push(format!("{variable} is set, but this build cannot use `{}`", kind.as_str()));
+    }
+    if let Some((model, address)) = local_model(settings) {
+        notes.push(format!("nothing is configured: using the first model of the Ollama at {address}"));
+        return (ModelSpec::Name(format!("ollama:{model}")), Origin::Default);
     }
     (ModelSpec::Name("library".into()), Origin::Default)
+}
+
+/// The first model of a local server, and where it answers.
+#[cfg(feature = "http")]
+fn local_model(settings: &ModelSettings<'_>) -> Option<(String, String)> {
+    let look = settings.local?;
+    let of_environment = settings.variable(Kind::Ollama.url_variable()).map(|url| Kind::Ollama.address(url));
+    let address = of_environment.or_else(|| Kind::Ollama.vendor().base_url().map(str::to_owned))?;
+    if !super::http::is_local(&address) {
+        return None;
+    }
+    look(&address).map(|model| (model, address))
+}
+
+#[cfg(not(feature = "http"))]
+fn local_model(_settings: &ModelSettings<'_>) -> Option<(String, String)> {
+    None
 }
 
 fn one(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
@@ -369,6 +415,9 @@ fn one(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provide
 }
 
 fn several(specs: &[ModelSpec], settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    let mut named = Vec::new();
+    names(specs, &mut named);
+    share_nothing(&named, settings)?;
     let mut targets = Vec::with_capacity(specs.len());
     for spec in specs {
         targets.push(one(spec, settings)?);
@@ -378,6 +427,55 @@ fn several(specs: &[ModelSpec], settings: &ModelSettings<'_>) -> Result<Arc<dyn 
     }
     let requests = u32::try_from(targets.len()).unwrap_or(u32::MAX);
     Targets::new(targets, requests).map(|targets| Arc::new(targets) as _).ok_or(ResolveProblem::NoTargets)
+}
+
+/// The targets of a list that are named, with what is said of each alone.
+fn names<'a>(specs: &'a [ModelSpec], into: &mut Vec<(&'a str, Option<&'a TargetOptions>)>) {
+    for spec in specs {
+        match spec {
+            ModelSpec::Name(name) => into.extend(name.split(',').map(|name| (name.trim(), None))),
+            ModelSpec::Target { name, options } => into.push((name.trim(), Some(options))),
+            ModelSpec::Targets(specs) => names(specs, into),
+            ModelSpec::Provider(_) | ModelSpec::Default => {}
+        }
+    }
+}
+
+/// A key or an address that is said for everybody is one provider's: with targets of several, nobody knows whose.
+fn share_nothing(
+    targets: &[(&str, Option<&TargetOptions>)],
+    settings: &ModelSettings<'_>,
+) -> Result<(), ResolveProblem> {
+    let said = &settings.options;
+    let has_key = |options: &TargetOptions| options.api_key.is_some() || options.api_key_file.is_some();
+    let keeps_key = |(name, value): (&String, &Option<Secret>)| value.is_some() && keeps_keys(name);
+    let shared = [
+        ("api_key", has_key(said)),
+        ("base_url", said.base_url.is_some()),
+        ("headers", said.headers.iter().any(keeps_key)),
+    ];
+    for (option, _) in shared.into_iter().filter(|(_, given)| *given) {
+        let mut sharing: Vec<&'static str> = Vec::new();
+        for (name, own) in targets {
+            let provider = name.split_once(':').map_or(*name, |(provider, _)| provider).trim();
+            let Some(kind) = Kind::from_name(provider).filter(|kind| kind.is_remote()) else { continue };
+            // Both are OpenAI, with one key and one address.
+            let kind = if kind == Kind::OpenAiResponses { Kind::OpenAi } else { kind };
+            let places = [*own, settings.providers.get(provider)];
+            let says_itself = places.into_iter().flatten().any(|options| match option {
+                "api_key" => has_key(options) || options.base_url.is_some(),
+                _address_or_headers => options.base_url.is_some(),
+            });
+            let inline = option == "base_url" && (name.contains("@http://") || name.contains("@https://"));
+            if !says_itself && !inline && !sharing.contains(&kind.as_str()) {
+                sharing.push(kind.as_str());
+            }
+        }
+        if sharing.len() > 1 {
+            return Err(ResolveProblem::Shared { option, providers: sharing.join(", ") });
+        }
+    }
+    Ok(())
 }
 
 fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Result<Arc<dyn Provider>, ResolveProblem> {
@@ -595,6 +693,7 @@ impl ResolveError {
             ResolveProblem::BaseUrl { .. } => "base_url",
             ResolveProblem::Key { .. } => "api_key",
             ResolveProblem::KeyFile { .. } => "api_key_file",
+            ResolveProblem::Shared { option, .. } => option,
             ResolveProblem::Unknown { .. }
             | ResolveProblem::NotBuilt { .. }
             | ResolveProblem::NoModelName { .. }
@@ -673,6 +772,17 @@ pub enum ResolveProblem {
         variable: &'static str,
         /// The provider.
         provider: &'static str,
+    },
+    /// One key or address for several providers.
+    #[error(
+        "`{option}` is given for targets of different providers ({providers}); give each target its own: {{\"model\": …, \
+         \"{option}\": …}}, or providers={{\"…\": {{\"{option}\": …}}}}"
+    )]
+    Shared {
+        /// The option.
+        option: &'static str,
+        /// The providers that would share it.
+        providers: String,
     },
     /// A key file that gives no key.
     #[error("the key file `{path}` cannot be used: {why}")]
