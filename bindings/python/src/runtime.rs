@@ -54,7 +54,7 @@ impl Open {
 /// one raises cadenza.OptionError. Use it as a context manager, or close() it, to have the log written out.
 ///
 /// Which model: model, base_url, api_key, api_key_file, output, language. What is written: log, logging, debug, store,
-/// name, durability. Attempts: max_generation_attempts, execution_repairs, provider_timeout_seconds. One program:
+/// record, name, durability. Attempts: max_generation_attempts, execution_repairs, provider_timeout_seconds. One program:
 /// program_timeout_seconds, max_instructions, max_memory_bytes, isolation. One trace: call_timeout_seconds,
 /// max_delegation_depth, max_calls, max_tokens. What is wanted: purpose, deliverable, acceptance, failure_policy,
 /// intent_signature, delegation_contract. And: tools, reuse, namespace. The README describes each.

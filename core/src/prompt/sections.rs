@@ -4,8 +4,22 @@
 //! one after the other, are the prompt.
 
 /// Names of sections, in the order in which they stand in a prompt.
-pub const SECTIONS: [&str; 10] =
-    ["system", "role", "method", "contract", "tools", "delegates", "frame", "arguments", "context", "history"];
+pub const SECTIONS: [&str; 11] = [
+    "system",
+    "role",
+    "method",
+    "contract",
+    "tools",
+    "delegates",
+    "frame",
+    "arguments",
+    "context",
+    "history",
+    FEEDBACK,
+];
+
+/// What the model was told about its earlier answers. It follows the two texts, as messages of its own.
+pub const FEEDBACK: &str = "feedback";
 
 /// A part of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +73,21 @@ pub fn sections<'a>(system: &'a str, user: &'a str) -> Vec<Section<'a>> {
     }
     push(&mut found, name, &user[begin..]);
     found
+}
+
+/// Bytes of each section of a prompt and of the feedback that followed it, in the order of [`SECTIONS`]; those that are not
+/// there are left out. Takes a microsecond or two: it is done for every call that asks a model.
+pub fn section_bytes(system: &str, user: &str, feedback: usize) -> Box<[(&'static str, u32)]> {
+    let mut sizes = [0_usize; SECTIONS.len()];
+    let texts = sections(system, user).into_iter().map(|section| (section.name, section.text.len()));
+    for (name, bytes) in texts.chain([(FEEDBACK, feedback)]) {
+        // Every section has one of these names.
+        if let Some(index) = SECTIONS.iter().position(|known| *known == name) {
+            sizes[index] += bytes;
+        }
+    }
+    let sizes = SECTIONS.into_iter().zip(sizes).filter(|(_, bytes)| *bytes > 0);
+    sizes.map(|(name, bytes)| (name, u32::try_from(bytes).unwrap_or(u32::MAX))).collect()
 }
 
 fn push<'a>(found: &mut Vec<Section<'a>>, name: &'static str, text: &'a str) {
