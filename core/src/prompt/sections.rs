@@ -3,6 +3,8 @@
 //! Works on the texts as they were kept, in logs and stores, too. Every byte belongs to exactly one section: the sections,
 //! one after the other, are the prompt.
 
+use crate::program::Language;
+
 /// Names of sections, in the order in which they stand in a prompt.
 pub const SECTIONS: [&str; 11] = [
     "system",
@@ -52,7 +54,9 @@ const DATA_HEADS: [(&str, &str); 4] =
 /// data and comes before and after it. Text that is no prompt of ours is all `frame`.
 pub fn sections<'a>(system: &'a str, user: &'a str) -> Vec<Section<'a>> {
     let mut found = Vec::new();
-    let tools = system.find(HOST_TOOLS).unwrap_or(system.len());
+    // Today's words need no search.
+    let today = Language::ALL.into_iter().map(super::stable_text).find(|words| system.starts_with(words));
+    let tools = today.map(str::len).or_else(|| system.find(HOST_TOOLS)).unwrap_or(system.len());
     push(&mut found, "system", &system[..tools]);
     push(&mut found, "tools", &system[tools..]);
     let (mut name, mut begin, mut at) = ("frame", 0, 0);
