@@ -8,7 +8,7 @@ use cadenza_core::printable::printable;
 use cadenza_core::provider::{ModelSpec, Resolved, cassette};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::{Config, Origin, from_text};
-use cadenza_core::runtime::options::{LogOption, NAMES, Options, StoreOption, nearest};
+use cadenza_core::runtime::options::{LogOption, NAMES, Options, StoreOption, VerboseOption, nearest};
 use cadenza_core::store::{SqliteStore, StoreError, default_path, take_warning};
 
 use crate::failure::Failure;
@@ -42,6 +42,9 @@ pub struct AgentOptions {
     /// Add prompts and context to log lines
     #[arg(long)]
     pub debug: bool,
+    /// Show programs on standard error as they are written
+    #[arg(short, long)]
+    pub verbose: bool,
     /// Any other option, such as `max_calls=16`; may be repeated
     #[arg(short, long = "option", value_name = "NAME=VALUE")]
     pub options: Vec<String>,
@@ -68,6 +71,9 @@ impl AgentOptions {
         if self.debug {
             config.set("debug", true.into(), Origin::Flag("--debug".into()));
         }
+        if self.verbose {
+            config.set("verbose", true.into(), Origin::Flag("--verbose".into()));
+        }
         for option in &self.options {
             let (name, text) = split(option, "--option")?;
             config.set(name, from_text(name, text), Origin::Flag(format!("--option {name}")));
@@ -84,7 +90,10 @@ impl AgentOptions {
         let whole = options.record.is_some() || options.model.as_ref().is_some_and(cassette::is_named_by);
         options.store.get_or_insert(if whole { StoreOption::Memory } else { StoreOption::Default });
         let resolved = config.resolve_model()?;
-        options.model = Some(ModelSpec::Provider(progress::shown(resolved.provider.clone())));
+        // Who sees the program needs no line that says that it is awaited.
+        let verbose = matches!(options.verbose, Some(VerboseOption::Stderr | VerboseOption::Watcher(_)));
+        let provider = resolved.provider.clone();
+        options.model = Some(ModelSpec::Provider(if verbose { provider } else { progress::shown(provider) }));
         (options.target, options.providers) = Default::default();
         let runtime = Runtime::builder().name(name).options(options).build().map_err(Failure::usage)?;
         if let Some(warning) = take_warning() {

@@ -1,6 +1,6 @@
 //! A line on the terminal while a model is awaited: role, method and the time so far.
 //!
-//! It wraps the provider, so it sees every request and nothing else. A reply that is there at once costs one poll and
+//! It wraps the provider and its targets, so it sees every request and nothing else. A reply that is there at once costs one poll and
 //! no line; the line is drawn by a thread of its own and never delays the reply.
 
 use std::future::Future;
@@ -22,6 +22,8 @@ const TICK: Duration = Duration::from_millis(120);
 #[derive(Debug)]
 pub struct Shown {
     inner: Arc<dyn Provider>,
+    /// Its targets, each shown in turn.
+    targets: Vec<Arc<dyn Provider>>,
     lines: MultiProgress,
 }
 
@@ -30,7 +32,12 @@ pub fn shown(provider: Arc<dyn Provider>) -> Arc<dyn Provider> {
     if !std::io::stderr().is_terminal() || std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
         return provider;
     }
-    Arc::new(Shown { inner: provider, lines: MultiProgress::with_draw_target(ProgressDrawTarget::stderr()) })
+    with_lines(provider, &MultiProgress::with_draw_target(ProgressDrawTarget::stderr()))
+}
+
+fn with_lines(inner: Arc<dyn Provider>, lines: &MultiProgress) -> Arc<dyn Provider> {
+    let targets = inner.targets().iter().map(|target| with_lines(target.clone(), lines)).collect();
+    Arc::new(Shown { inner, targets, lines: lines.clone() })
 }
 
 impl Provider for Shown {
@@ -44,6 +51,14 @@ impl Provider for Shown {
 
     fn fingerprint(&self) -> &str {
         self.inner.fingerprint()
+    }
+
+    fn streams(&self, request: &ModelRequest) -> bool {
+        self.inner.streams(request)
+    }
+
+    fn targets(&self) -> &[Arc<dyn Provider>] {
+        &self.targets
     }
 
     fn ready(&self) -> Result<(), ProviderError> {

@@ -90,6 +90,7 @@ class _Options(_TargetOptions, total=False):
     tools: Iterable[Callable[..., Any]] | Mapping[str, Callable[..., Any]] | Callable[..., Any] | None
     reuse: Literal["auto", "off", "locked"]
     store: str | None
+    record: str | None
     name: str | None
     namespace: str
     durability: str | None

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::call::{self, Call, Frame};
 use super::history::Remembered;
 use super::host::{CallHost, DryHost, ToolCall};
+use super::watching::Watching;
 use crate::accounting::{AccountingEntry, Prices};
 use crate::adapter::{self, Profile, Wanted};
 use crate::cancel::CancelToken;
@@ -84,6 +85,7 @@ pub(super) struct Attempts<'a> {
     unanswered: Vec<(String, ProviderError)>,
     /// One entry for every request.
     pub(super) accounting: Vec<AccountingEntry>,
+    watching: Watching<'a>,
     /// Why the time of the model or of the call ran out, when it did.
     time_up: Option<String>,
     /// Tokens of this call that its flow knows of.
@@ -125,6 +127,7 @@ impl<'a> Attempts<'a> {
             rotation: rotation(call),
             unanswered: Vec::new(),
             accounting: Vec::new(),
+            watching: Watching::new(call, frame.depth),
             time_up: None,
             charged: 0,
             program: None,
@@ -153,8 +156,16 @@ impl<'a> Attempts<'a> {
         self.prompt.as_ref().map(|prompt| (prompt.system.to_string(), prompt.user.to_string())).unwrap_or_default()
     }
 
+    /// Bytes of each section of that prompt, feedback of earlier attempts included; empty when no model was asked.
+    pub(super) fn prompt_bytes(&self) -> Box<[(&'static str, u32)]> {
+        let Some(Prompt { system, user }) = &self.prompt else { return Box::default() };
+        let feedback = self.feedback.iter().map(|message| message.content.len()).sum();
+        prompt::section_bytes(system, user, feedback)
+    }
+
     /// Turns the ended run into what the caller sees, and decides what becomes of its attempts.
     pub(super) fn settle(&mut self, ran: &Ran) -> (Outcome, Arc<Metadata>) {
+        self.watching.ended();
         let (call, ended) = (self.call, &ran.ended);
         let failed = error_type(ended.agent_outcome, ended.reason, ended.goal_status);
         if let Start::Kept(kept) = &self.start {
@@ -302,6 +313,7 @@ impl<'a> Attempts<'a> {
     }
 
     fn failed(&mut self, stage: &'static str, error_class: &str, error_message: &str) {
+        self.watching.failed(stage, error_class, &bounded(error_message));
         self.failures.push(AttemptFailure {
             attempt_id: self.generations,
             stage,
@@ -386,6 +398,7 @@ impl<'a> Attempts<'a> {
             }
             self.generations += 1;
             let target = target_of(&settings.provider, self.rotation.target());
+            self.watching.started(self.generations, ask.hold_text);
             let request = self.request(ask);
             let prompt_bytes = prompt_bytes(&request);
             // The provider gives up by itself; one that does not is left behind.
@@ -481,7 +494,7 @@ impl<'a> Attempts<'a> {
             timeout: settings.provider_timeout.min(fair),
             total,
             max_output_tokens: ask.max_output_tokens.and_then(|tokens| u32::try_from(tokens).ok()),
-            pieces: None,
+            pieces: self.watching.sink(),
         }
     }
 
@@ -522,6 +535,8 @@ impl<'a> Attempts<'a> {
             self.rotation.refused();
             self.failed("adapter", code, detail);
             self.feedback = Some(feedback);
+        } else if let Some(program) = &self.program {
+            self.watching.written(&program.code);
         }
         let cancelled = self.call.trace.cancel.is_cancelled();
         let usage = reply.usage.map(plausible);
@@ -669,6 +684,7 @@ impl Work for Attempts<'_> {
         // A program that fails is repaired in a generation of its own (SC-1.19, SC-3.26).
         self.rotation = rotation(self.call);
         self.charge(&call.spent);
+        self.watching.released();
         match (self.executor(), self.program.clone()) {
             (Some(executor), Some(program)) => aside(|| self.run(executor, &program)),
             (None, _) | (_, None) => Input::executed(error(ToolFailure::Failed, "internal error: no program to run")),

@@ -32,6 +32,7 @@ use crate::program::{Arguments, Bounds, Executor, Limits, Program, ProgramFailur
 use crate::provider::wait;
 use crate::runtime::driver;
 use crate::runtime::options::{Options, Reuse};
+use crate::runtime::watch::Watcher;
 use crate::store::{Change, StoreError};
 use crate::tools::Effect;
 use crate::value::{Map, Value};
@@ -46,6 +47,8 @@ const TURN_SLICE: Duration = Duration::from_millis(20);
 pub(super) struct Trace {
     pub(super) id: TraceId,
     pub(super) cancel: CancelToken,
+    /// Who is told of its attempts, beside the agents' own.
+    pub(super) watcher: Option<Arc<dyn Watcher>>,
     calls_left: AtomicU32,
     /// Model tokens used so far, by all calls.
     tokens: AtomicU64,
@@ -78,11 +81,19 @@ pub(super) struct Frame<'a> {
 }
 
 /// A call from the host: begins a flow.
-pub(super) async fn root(agent: &Agent, method: &str, args: Vec<Value>, kwargs: Map, cancel: CancelToken) -> Outcome {
+pub(super) async fn root(
+    agent: &Agent,
+    method: &str,
+    args: Vec<Value>,
+    kwargs: Map,
+    cancel: CancelToken,
+    watcher: Option<Arc<dyn Watcher>>,
+) -> Outcome {
     let settings = &agent.0.settings;
     let trace = Trace {
         id: TraceId::fresh(),
         cancel,
+        watcher,
         calls_left: AtomicU32::new(settings.max_calls),
         tokens: AtomicU64::new(0),
         max_tokens: settings.max_tokens,
@@ -650,6 +661,7 @@ impl<'a> Call<'a> {
             depth: self.depth,
             tokens_in: attempts.tokens_in,
             tokens_out: attempts.tokens_out,
+            prompt_bytes: attempts.prompt_bytes(),
             attempt_failures: attempts.failures.clone(),
             debug,
             contract: frame.contract.clone(),

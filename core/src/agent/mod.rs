@@ -20,6 +20,7 @@ use crate::runtime::delegates::Maker;
 use crate::runtime::options::{OptionError, Options};
 use crate::runtime::settings::Settings;
 use crate::runtime::wait::block_on;
+use crate::runtime::watch::Watcher;
 use crate::store::{Store, StoreError};
 use crate::value::{Map, Value};
 
@@ -30,6 +31,8 @@ mod history;
 mod host;
 mod journal;
 pub mod runtime_context;
+mod watching;
+mod written;
 
 pub use host::ScriptHost;
 pub use runtime_context::RuntimeContext;
@@ -293,16 +296,33 @@ impl Agent {
         kwargs: Map,
         cancel: &CancelToken,
     ) -> Result<Outcome, UseError> {
-        block_on(self.call_async(method, args, kwargs, cancel.clone()), cancel)
+        let outcome = block_on(self.call_async(method, args, kwargs, cancel.clone()), cancel);
+        // Whoever reads the outcome has seen the program before.
+        if let Some(verbose) = &self.0.settings.verbose {
+            verbose.flush();
+        }
+        outcome
     }
 
     /// [`Agent::call`] as a future that may be polled on any executor; dropping it cancels the call.
     pub async fn call_async(
         &self,
         method: &str,
+        args: Vec<Value>,
+        kwargs: Map,
+        cancel: CancelToken,
+    ) -> Result<Outcome, UseError> {
+        self.call_watched(method, args, kwargs, cancel, None).await
+    }
+
+    /// [`Agent::call_async`] with somebody who is told of its attempts and those of the calls in it.
+    pub async fn call_watched(
+        &self,
+        method: &str,
         mut args: Vec<Value>,
         kwargs: Map,
         cancel: CancelToken,
+        watcher: Option<Arc<dyn Watcher>>,
     ) -> Result<Outcome, UseError> {
         match dispatch(method)? {
             Dispatch::Setter(key) => {
@@ -313,7 +333,7 @@ impl Agent {
                 self.set(key, value.clone())?;
                 Ok(Outcome::of_value(value))
             }
-            Dispatch::Dynamic(method) => Ok(call::root(self, method, args, kwargs, cancel).await),
+            Dispatch::Dynamic(method) => Ok(call::root(self, method, args, kwargs, cancel, watcher).await),
         }
     }
 

@@ -30,6 +30,7 @@ mod spawn;
 pub mod target_options;
 pub mod trial;
 pub mod wait;
+pub mod watch;
 
 pub use spawn::spawn;
 
@@ -198,6 +199,9 @@ impl Runtime {
         }
         if let Some(log) = &self.0.settings.log {
             log.flush();
+        }
+        if let Some(verbose) = &self.0.settings.verbose {
+            verbose.flush();
         }
     }
 

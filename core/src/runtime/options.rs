@@ -18,6 +18,7 @@ use crate::provider::ModelSpec;
 use crate::provider::target::TargetOptions;
 use crate::runtime::settings::MAX_GENERATION_ATTEMPTS;
 use crate::runtime::target_options;
+use crate::runtime::watch::Watcher;
 use crate::store::Store;
 use crate::tools::Tool;
 use crate::value::{Map, Value};
@@ -46,6 +47,17 @@ pub enum StoreOption {
     Path(PathBuf),
     /// In a store that the host made.
     Store(Arc<dyn Store>),
+}
+
+/// Who sees programs as they are written.
+#[derive(Clone, Debug)]
+pub enum VerboseOption {
+    /// Nobody.
+    Off,
+    /// Whoever reads standard error.
+    Stderr,
+    /// Somebody whom the host brings.
+    Watcher(Arc<dyn Watcher>),
 }
 
 /// Whether kept programs run again (product.md section 8).
@@ -92,6 +104,8 @@ pub struct Options {
     pub log: Option<LogOption>,
     /// `debug`.
     pub debug: Option<bool>,
+    /// `verbose`.
+    pub verbose: Option<VerboseOption>,
     /// `max_generation_attempts`, 1 to 16. Of these, at most three answer a reply that was no program (V9).
     pub max_generation_attempts: Option<u32>,
     /// `execution_repairs`, 0 to 3.
@@ -175,7 +189,7 @@ impl From<ContractFieldError> for OptionError {
 }
 
 /// Every option name, for suggestions, completion and documentation.
-pub const NAMES: [&str; 51] = [
+pub const NAMES: [&str; 52] = [
     "model",
     "base_url",
     "api_key",
@@ -202,6 +216,7 @@ pub const NAMES: [&str; 51] = [
     "log",
     "logging",
     "debug",
+    "verbose",
     "max_generation_attempts",
     "execution_repairs",
     "provider_timeout_seconds",
@@ -240,6 +255,7 @@ impl Options {
             language,
             log,
             debug,
+            verbose,
             max_generation_attempts,
             execution_repairs,
             provider_timeout,
@@ -269,6 +285,7 @@ impl Options {
             && language.is_none()
             && log.is_none()
             && debug.is_none()
+            && verbose.is_none()
             && max_generation_attempts.is_none()
             && execution_repairs.is_none()
             && provider_timeout.is_none()
@@ -363,6 +380,10 @@ impl Options {
                 });
             }
             "debug" => self.debug = Some(value.as_bool().ok_or_else(|| invalid("debug", "true or false", value))?),
+            "verbose" => {
+                let verbose = value.as_bool().ok_or_else(|| invalid("verbose", "true or false", value))?;
+                self.verbose = Some(if verbose { VerboseOption::Stderr } else { VerboseOption::Off });
+            }
             "max_generation_attempts" => {
                 self.max_generation_attempts =
                     Some(whole("max_generation_attempts", value, 1, MAX_GENERATION_ATTEMPTS.into())?)

@@ -21,8 +21,9 @@ use crate::provider::cassette::{Cassette, CassetteError};
 use crate::provider::target::TargetOptions;
 use crate::provider::{self, ModelSettings, ModelSpec, Provider, Resolved};
 use crate::runtime::driver;
-use crate::runtime::options::{LogOption, OptionError, Options, Reuse, StoreOption};
+use crate::runtime::options::{LogOption, OptionError, Options, Reuse, StoreOption, VerboseOption};
 use crate::runtime::replay::recorded_flow;
+use crate::runtime::watch::{Printer, Watcher};
 use crate::store::Store;
 use crate::tools::{Tool, ToolSet};
 use crate::value::{Map, Value};
@@ -39,6 +40,8 @@ pub struct Settings {
     pub(crate) log: Option<Arc<dyn LogSink>>,
     pub(crate) logging: bool,
     pub(crate) debug: bool,
+    /// Who sees programs as they are written.
+    pub(crate) verbose: Option<Arc<dyn Watcher>>,
     /// As it was set; see [`Self::generation_attempts`].
     max_generation_attempts: Option<u32>,
     pub(crate) execution_repairs: u32,
@@ -96,6 +99,7 @@ impl Settings {
             log: None,
             logging: true,
             debug: false,
+            verbose: None,
             max_generation_attempts: None,
             execution_repairs: 1,
             provider_timeout: Duration::from_secs(120),
@@ -170,6 +174,12 @@ impl Settings {
             },
             logging: options.logging.unwrap_or(self.logging),
             debug: options.debug.unwrap_or(self.debug),
+            verbose: match options.verbose {
+                None => self.verbose.clone(),
+                Some(VerboseOption::Off) => None,
+                Some(VerboseOption::Stderr) => Some(Printer::stderr()),
+                Some(VerboseOption::Watcher(watcher)) => Some(watcher),
+            },
             execution_repairs: options.execution_repairs.unwrap_or(self.execution_repairs),
             provider_timeout: options.provider_timeout.unwrap_or(self.provider_timeout),
             limits: if limits == *self.limits { self.limits.clone() } else { Arc::new(limits) },
@@ -260,12 +270,13 @@ impl Settings {
             Isolation::Fresh => "fresh",
         };
         let store = self.store.as_ref().map_or_else(|| ":memory:".to_owned(), |store| store.location());
-        let entries: [(&str, Value); 22] = [
+        let entries: [(&str, Value); 23] = [
             ("model", (&*self.model).into()),
             ("language", self.language.as_str().into()),
             ("log", self.log.is_some().into()),
             ("logging", self.logging.into()),
             ("debug", self.debug.into()),
+            ("verbose", self.verbose.is_some().into()),
             ("max_generation_attempts", self.generation_attempts().into()),
             ("execution_repairs", self.execution_repairs.into()),
             ("provider_timeout_seconds", seconds(self.provider_timeout)),
