@@ -5,66 +5,22 @@ cargo is missing.
 """
 
 import json
-import os
-import pathlib
-import shutil
-import subprocess
 
 import pytest
+from wire import DESCRIPTION, FIXTURES, KEY, SCHEMA, SYSTEM, USER, wire_server  # noqa: F401
 
 openai = pytest.importorskip("openai")
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-FIXTURES = ROOT / "tests" / "fixtures" / "provider"
-KEY = "sk-test-0123456789abcdef"
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "execute_program",
-        "description": "Runs the program of the called method and returns its value.",
-        "parameters": {
-            "type": "object",
-            "properties": {"code": {"type": "string"}, "language": {"type": "string", "enum": ["lua"]}},
-            "required": ["code", "language"],
-            "additionalProperties": False,
-        },
-    },
-}
-MESSAGES = [
-    {"role": "system", "content": "You write programs."},
-    {"role": "user", "content": 'Role: "calculator"\nMethod: "add"\n'},
-]
-
+FUNCTION = {"name": "execute_program", "description": DESCRIPTION, "parameters": SCHEMA}
+TOOL = {"type": "function", "function": FUNCTION}
+MESSAGES = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER}]
 
 # The official client leaves the socket of a reply that timed out to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-@pytest.fixture(scope="session")
-def wire_server():
-    """The base URL of a running server."""
-    program = os.environ.get("CADENZA_WIRE_SERVER")
-    if not program:
-        cargo = shutil.which("cargo")
-        if cargo is None:
-            pytest.skip("cargo is not installed")
-        build = [cargo, "build", "-q", "-p", "cadenza-core", "--example", "wire_server", "--message-format=json"]
-        built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=900, check=True)
-        messages = [json.loads(line) for line in built.stdout.splitlines()]
-        program = next(message["executable"] for message in messages if message.get("executable"))
-    server = subprocess.Popen(
-        [program, "--key", KEY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    try:
-        yield server.stdout.readline().strip()
-    finally:
-        server.stdin.close()
-        server.stdout.close()
-        server.wait(timeout=10)
-
-
 @pytest.fixture
-def client(wire_server):
+def client(wire_server):  # noqa: F811
     with openai.OpenAI(base_url=wire_server, api_key=KEY, max_retries=0, timeout=10) as client:
         yield client
 
@@ -92,7 +48,7 @@ def test_a_forced_tool_call_comes_back(client):
 
 
 def test_structured_output_and_text_come_back(client):
-    schema = {"name": "execute_program", "schema": TOOL["function"]["parameters"], "strict": True}
+    schema = {"name": "execute_program", "schema": SCHEMA, "strict": True}
     structured = client.chat.completions.create(
         model="echo", messages=MESSAGES, response_format={"type": "json_schema", "json_schema": schema}
     )
@@ -124,7 +80,7 @@ def test_recorded_refusals_are_those_of_the_real_server(client, fixture, error):
     assert recorded["body"]["error"]["message"] in str(raised.value)
 
 
-def test_a_wrong_key_is_refused(wire_server):
+def test_a_wrong_key_is_refused(wire_server):  # noqa: F811
     stranger = openai.OpenAI(base_url=wire_server, api_key="sk-wrong", max_retries=0, timeout=10)
     with pytest.raises(openai.AuthenticationError):
         stranger.chat.completions.create(model="echo", messages=MESSAGES)
@@ -149,3 +105,53 @@ def test_a_slow_reply_runs_into_the_clients_timeout(client):
     with pytest.raises(openai.APITimeoutError):
         client.chat.completions.create(model="delay:5000", messages=MESSAGES, timeout=0.3)
     assert client.chat.completions.create(model="delay:50", messages=MESSAGES).choices
+
+
+def test_a_streamed_tool_call_is_put_together(client):
+    with client.chat.completions.stream(
+        model="echo",
+        messages=MESSAGES,
+        tools=[{"type": "function", "function": {**FUNCTION, "strict": True}}],
+        stream_options={"include_usage": True},
+    ) as stream:
+        completion = stream.get_final_completion()
+    call = completion.choices[0].message.tool_calls[0]
+    assert json.loads(call.function.arguments) == {"code": 'return "add"', "language": "lua"}
+    assert completion.usage.prompt_tokens_details.cached_tokens == 16
+
+
+def test_a_streamed_text_is_put_together(client):
+    chunks = list(client.chat.completions.create(model="echo", messages=MESSAGES, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == 'return "add"'
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+RESPONSES_TOOL = {"type": "function", **FUNCTION, "strict": True}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_responses_call_a_tool(client, streamed):
+    asked = {
+        "model": "echo",
+        "instructions": SYSTEM,
+        "input": [{"role": "user", "content": USER}],
+        "tools": [RESPONSES_TOOL],
+        "tool_choice": {"type": "function", "name": "execute_program"},
+        "store": False,
+    }
+    if streamed:
+        with client.responses.stream(**asked) as stream:
+            response = stream.get_final_response()
+    else:
+        response = client.responses.create(**asked)
+    call = next(item for item in response.output if item.type == "function_call")
+    assert json.loads(call.arguments) == {"code": 'return "add"', "language": "lua"}
+    assert response.status == "completed" and response.usage.input_tokens_details.cached_tokens == 16
+
+
+def test_responses_say_text(client):
+    events = list(client.responses.create(model="echo", input=USER, stream=True))
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == 'return "add"'
+    assert events[-1].response.output_text == 'return "add"'
+    with pytest.raises(openai.BadRequestError):
+        client.responses.create(model="echo", input=USER, extra_body={"messages": []})
