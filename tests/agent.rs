@@ -1,17 +1,20 @@
 //! The agent object model through its public face: dispatch, transactions, reuse, budgets, contracts, looking back.
 //! Scenario files say the same for every host language; here stands what a scenario cannot express.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use cadenza_core::adapter;
 use cadenza_core::agent::{Agent, UseError};
 use cadenza_core::cancel::CancelToken;
 use cadenza_core::log::{BackgroundLog, LogSink};
 use cadenza_core::message::ModelReply;
 use cadenza_core::outcome::{AgentOutcome, ErrorType, Outcome, ProgramSource, Reason};
 use cadenza_core::program::Language;
-use cadenza_core::provider::{ModelRequest, ModelSpec, ProviderError, ProviderErrorClass, Scripted, Secret, Usage};
+use cadenza_core::provider::{
+    ModelRequest, ModelSpec, Provider, ProviderError, ProviderErrorClass, ReplyFuture, Scripted, Secret, Usage,
+};
 use cadenza_core::runtime::options::{LogOption, Options};
 use cadenza_core::runtime::repertoire::ProgramQuery;
 use cadenza_core::runtime::replay::replay_record;
@@ -482,6 +485,96 @@ fn what_a_host_agreed_is_found_again_whole() {
     // What a program declares itself is bounded as ever.
     let declared = call(&other, "declare", &[]);
     assert!(declared.error().unwrap().message.contains("at most 4096 bytes"), "{:?}", declared.error());
+}
+
+/// A scripted model that is read by another profile.
+#[derive(Debug)]
+struct Profiled {
+    profile: &'static str,
+    model: Scripted,
+}
+
+impl Provider for Profiled {
+    fn model(&self) -> &str {
+        "profiled"
+    }
+
+    fn profile(&self) -> &str {
+        self.profile
+    }
+
+    fn fingerprint(&self) -> &str {
+        "profiled#1"
+    }
+
+    fn complete<'a>(&'a self, request: &'a ModelRequest, cancel: &'a CancelToken) -> ReplyFuture<'a> {
+        self.model.complete(request, cancel)
+    }
+}
+
+/// One call of a model with that profile that answers in turn with these; what it was told on its second request.
+fn profiled(profile: &'static str, replies: Vec<ModelReply>) -> (Outcome, Runtime, String) {
+    let told = Arc::new(Mutex::new(String::new()));
+    let seen = told.clone();
+    let replies = Mutex::new(replies.into_iter());
+    let model = Scripted::respond(move |request| {
+        if let Some(message) = request.messages.last() {
+            seen.lock().unwrap().clone_from(&message.content);
+        }
+        Ok(replies.lock().unwrap().next().unwrap_or_default())
+    });
+    let model = ModelSpec::Provider(Arc::new(Profiled { profile, model }));
+    let runtime = Runtime::builder().options(Options { model: Some(model), ..Options::default() }).build().unwrap();
+    let outcome = call(&runtime.agent("calculator", Options::default()).unwrap(), "add", &[]);
+    let told = told.lock().unwrap().clone();
+    (outcome, runtime, told)
+}
+
+#[test]
+fn v7_the_providers_profile_decides_how_its_replies_are_read() {
+    let native = || ModelReply::call("1", "execute_program", r#"{"code":"return 5","language":"lua"}"#);
+    let (bare, prose) = (|| ModelReply::text("return 5"), || ModelReply::text("Gladly!"));
+    // What the model is told in between names the one form that is asked for.
+    let (tool, fence) = ("by calling `execute_program`.", "in one ```lua block.");
+    for (profile, replies, told) in [
+        ("tool", vec![native()], ""),
+        ("tool", vec![bare()], ""),
+        ("tool", vec![prose(), native()], tool),
+        ("json", vec![prose(), ModelReply::text(r#"{"code":"return 5","language":"lua"}"#)], "one JSON object"),
+        ("text", vec![prose(), bare()], fence),
+        ("gated", vec![native()], ""),
+        ("gated", vec![bare(), native()], tool),
+        ("program", vec![prose(), bare()], "or, without tools,"),
+    ] {
+        let asked = replies.len() as u32;
+        let (outcome, runtime, seen) = profiled(profile, replies);
+        assert_eq!(outcome.value(), &Value::Int(5), "{profile}: {:?}", outcome.error());
+        assert!(seen.contains(told) && seen.is_empty() == told.is_empty(), "{profile}: {seen}");
+        let record = runtime.calls().pop().unwrap();
+        assert_eq!(record.metadata.inferences, asked);
+        assert_eq!(record.contract.strict_mode(), profile == "gated");
+        // EC-AD3, EC-AD7: whose words these were, and by which rules they were read, is in every entry.
+        for entry in record.metadata.transcript.to_stored() {
+            let names = (&*entry.model_profile_id, &*entry.adapter_version, &*entry.model_fingerprint);
+            assert_eq!(names, (profile, adapter::VERSION, "profiled#1"));
+        }
+        runtime.replay(record.call_id()).unwrap();
+    }
+}
+
+#[test]
+fn v6_v10_a_gated_profile_takes_no_words_for_a_call() {
+    // A program in text is not recovered, and who talks is not asked again.
+    let (outcome, ..) = profiled("gated", vec![ModelReply::text("return 5"); 2]);
+    let record = outcome.metadata.as_ref().unwrap();
+    assert_eq!((error_type(&outcome), record.reason), (ErrorType::InvalidCode, Reason::RecoveryDisabled));
+    let (outcome, ..) = profiled("gated", vec![ModelReply::text("Gladly!")]);
+    let record = outcome.metadata.as_ref().unwrap();
+    assert_eq!((record.agent_outcome, record.inferences), (AgentOutcome::FailedProtocolNoTools, 1));
+    // EC-P4a: a profile that nobody knows is refused before its model is asked.
+    let (outcome, ..) = profiled("gpt", vec![ModelReply::text("return 5")]);
+    let record = outcome.metadata.as_ref().unwrap();
+    assert_eq!((record.agent_outcome, record.inferences), (AgentOutcome::FailedPreflight, 0));
 }
 
 #[test]

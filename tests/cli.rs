@@ -160,13 +160,13 @@ fn unknown_commands_and_options_come_with_suggestions() {
     );
     check(&world.run(&["call", "a", "b", "--model", "opnai:x"]), 4, &["--model: ", "`openai`"]);
     check(&world.run(&[]), 4, &["Usage: cadenza"]);
-    for later in ["policy", "eval", "eject"] {
+    for later in ["policy", "eject"] {
         check(&world.run(&[later]), 4, &["unrecognized subcommand"]);
     }
     check(
         &world.run(&["--help"]),
         0,
-        &["run", "call", "repl", "conform", "calls", "show", "tail", "programs", "config"],
+        &["run", "call", "repl", "conform", "calls", "show", "tail", "programs", "eval", "config"],
     );
     check(&world.run(&["--version"]), 0, &[env!("CARGO_PKG_VERSION")]);
 }
@@ -400,6 +400,28 @@ fn conform_reports_as_text_and_as_json() {
 }
 
 #[test]
+fn conform_runs_the_execution_scenarios_under_a_model_profile() {
+    // Outside of a checkout: the scenarios that are built in.
+    let world = World::new();
+    for profile in ["tool", "all"] {
+        let ran = world.run(&["conform", "--profile", profile, "--json"]);
+        check(&ran, 0, &[]);
+        let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!((&report["runtime"], &report["failed"]), (&"kernel".into(), &0.into()), "{report}");
+        let ids: Vec<&str> =
+            report["results"].as_array().unwrap().iter().map(|result| result["id"].as_str().unwrap()).collect();
+        assert!(ids.contains(&"tool/EC-K1.required_valid_call") && ids.len() > 30, "{ids:?}");
+        assert_eq!(ids.iter().any(|id| id.starts_with("gated/")), profile == "all");
+        assert_eq!(report["profiles"].as_array().unwrap().len(), if profile == "all" { 6 } else { 1 });
+    }
+    check(&world.run(&["conform", "--profile", "json"]), 0, &["pass  json/EC-K6.tool_timeout", "0 failed", "left out"]);
+    let known = "there are stub, program, tool, json, text, gated, and `all`";
+    check(&world.run(&["conform", "--profile", "gpt"]), 4, &["no model profile \"gpt\"", known]);
+    let both = world.run(&["conform", "--profile", "tool", "--language", "rhai"]);
+    check(&both, 4, &["cannot be used with"]);
+}
+
+#[test]
 fn conform_fails_scenarios_with_details_and_refuses_files_that_are_none() {
     let world = World::new();
     world.write("bad.yaml", "version: 1\nscenarios:\n- id: a.b\n  steps:\n  - {op: constrct, as: x, role: r}\n");
@@ -505,7 +527,10 @@ fn a_base_url_is_an_address_and_nothing_else() {
     check(
         &ran,
         4,
-        &["--model: option \"model\": no provider", "providers: openai, openai-compatible, library, replay)"],
+        &[
+            "--model: option \"model\": no provider",
+            "providers: openai, openai-responses, openai-compatible, anthropic, gemini, ollama, library, replay, cassette)",
+        ],
     );
 }
 

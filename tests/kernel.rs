@@ -12,6 +12,8 @@ mod chain;
 mod contract;
 #[path = "kernel/machine.rs"]
 mod machine;
+#[path = "kernel/profiles.rs"]
+mod profiles;
 #[path = "kernel/properties.rs"]
 mod properties;
 #[path = "kernel/trace.rs"]

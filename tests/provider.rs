@@ -12,11 +12,11 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use cadenza_core::cancel::CancelToken;
-use cadenza_core::message::{AgentMessage, MessageRole, RejectionCode, ToolInvocation};
+use cadenza_core::message::{AgentMessage, CallFormat, MessageRole, RejectionCode, ToolInvocation};
 use cadenza_core::outcome::ProgramSource;
 use cadenza_core::program::Language;
 use cadenza_core::prompt;
-use cadenza_core::provider::openai::{OpenAi, OpenAiSettings};
+use cadenza_core::provider::remote::{Remote, RemoteSettings, Vendor};
 use cadenza_core::provider::resolve::ResolveProblem;
 use cadenza_core::provider::scripted::{Plan, PlanError, PlanItem, Played};
 use cadenza_core::provider::target::TargetOptions;
@@ -31,6 +31,9 @@ use serde_json::{Value as Json, json};
 #[path = "support/wire_server.rs"]
 #[allow(dead_code, reason = "shared with an example that uses less of it")]
 mod wire_server;
+
+#[path = "provider/dialects.rs"]
+mod dialects;
 
 use wire_server::{Answer, WireServer, fixtures};
 
@@ -90,6 +93,7 @@ fn request(role: &str, method: &str) -> ModelRequest {
         history: &[],
         tools: &tools,
         delegates: &[],
+        format: CallFormat::Any,
     });
     ModelRequest {
         role: role.into(),
@@ -118,21 +122,16 @@ fn complete(provider: &dyn Provider, request: &ModelRequest) -> Result<ModelRepl
     block_on(provider.complete(request, &CancelToken::default()))
 }
 
-fn settings(base_url: &str) -> OpenAiSettings {
-    OpenAiSettings {
-        name: "openai:test".into(),
-        wire_name: "test".into(),
-        base_url: base_url.into(),
-        key: Secret::new(KEY),
-        organization: None,
-        project: None,
-        output: Output::Tool,
-        official: true,
-    }
+fn settings(vendor: Vendor, base_url: &str) -> RemoteSettings {
+    RemoteSettings { key: Secret::new(KEY), ..RemoteSettings::new(vendor, "openai:test", "test", base_url) }
 }
 
-fn openai(base_url: &str) -> OpenAi {
-    OpenAi::new(settings(base_url)).unwrap()
+fn openai(base_url: &str) -> Remote {
+    Remote::new(settings(Vendor::OpenAi, base_url)).unwrap()
+}
+
+fn asking_for(output: Output, base_url: &str) -> Remote {
+    Remote::new(RemoteSettings { output: Some(output), ..settings(Vendor::OpenAi, base_url) }).unwrap()
 }
 
 fn ask(server: &WireServer) -> Result<ModelReply, ProviderError> {
@@ -280,9 +279,9 @@ mod wire {
     fn a_program_comes_back_as_a_forced_tool_call() {
         let server =
             WireServer::start(Some(KEY), |seen| Answer::Program(format!("return {:?}", seen.method().unwrap())));
-        let mut settings = settings(&server.base_url());
-        settings.organization = Some("org-1".into());
-        let provider = OpenAi::new(settings).unwrap();
+        let mut settings = settings(Vendor::OpenAi, &server.base_url());
+        settings.headers = vec![("openai-organization".into(), Secret::unlisted("org-1").unwrap())];
+        let provider = Remote::new(settings).unwrap();
         let request = ModelRequest { max_output_tokens: Some(900), ..request("calculator", "add") };
         let reply = complete(&provider, &request).unwrap();
 
@@ -309,9 +308,8 @@ mod wire {
     #[test]
     fn structured_output_comes_back_as_the_same_call() {
         let server = WireServer::always(Answer::Program("return 1".into()));
-        let provider =
-            OpenAi::new(OpenAiSettings { output: Output::JsonSchema, official: false, ..settings(&server.base_url()) })
-                .unwrap();
+        let settings = settings(Vendor::OpenAiCompatible, &server.base_url());
+        let provider = Remote::new(RemoteSettings { output: Some(Output::JsonSchema), ..settings }).unwrap();
         let request = ModelRequest { max_output_tokens: Some(9), ..request("calculator", "add") };
         let reply = complete(&provider, &request).unwrap();
         assert_eq!(reply.content, None);
@@ -326,7 +324,7 @@ mod wire {
     #[test]
     fn plain_text_comes_back_as_text() {
         let server = WireServer::always(Answer::Program("return 1".into()));
-        let provider = OpenAi::new(OpenAiSettings { output: Output::Text, ..settings(&server.base_url()) }).unwrap();
+        let provider = asking_for(Output::Text, &server.base_url());
         let reply = complete(&provider, &request("calculator", "add")).unwrap();
         assert_eq!((reply.content.as_deref(), reply.tool_calls.len()), (Some("return 1"), 0));
         let body = &server.seen()[0].body;
@@ -338,7 +336,7 @@ mod wire {
     fn ec_t4_8_no_tools_are_offered_when_there_are_none() {
         let server = WireServer::always(Answer::Program("done".into()));
         for output in Output::ALL {
-            let provider = OpenAi::new(OpenAiSettings { output, ..settings(&server.base_url()) }).unwrap();
+            let provider = asking_for(output, &server.base_url());
             let synthesis = ModelRequest { tools: [].into(), ..request("a", "b") };
             assert_eq!(complete(&provider, &synthesis).unwrap().content.as_deref(), Some("done"));
         }
@@ -351,7 +349,7 @@ mod wire {
     #[test]
     fn ec_r6_feedback_goes_out_as_a_user_message() {
         let server = WireServer::always(Answer::Program("return 1".into()));
-        let feedback = prompt::rejected(RejectionCode::Syntax, "line 1: oops", Language::Lua);
+        let feedback = prompt::rejected(RejectionCode::Syntax, "line 1: oops", Language::Lua, CallFormat::Any);
         let again = ModelRequest { messages: vec![feedback], attempt: 2, ..request("a", "b") };
         complete(&openai(&server.base_url()), &again).unwrap();
         let messages = server.seen()[0].body["messages"].as_array().unwrap().clone();
@@ -525,7 +523,7 @@ mod lying_servers {
     fn fifty_megabytes_are_not_read() {
         let start = Instant::now();
         let piece = vec![b' '; 1 << 20];
-        let flood = Answer::Drip { pieces: vec![piece; 50], pause: Duration::ZERO };
+        let flood = Answer::Drip { kind: "application/json", pieces: vec![piece; 50], pause: Duration::ZERO };
         expect(flood, ProviderErrorClass::InvalidResponse, "larger than 8388608 bytes");
         let refusal = Answer::Raw { status: 500, headers: Vec::new(), body: vec![b'x'; 50 << 20] };
         expect(refusal, ProviderErrorClass::Network, "HTTP 500");
@@ -572,8 +570,11 @@ mod lying_servers {
     #[test]
     fn ec_t1_2_silence_ends_with_the_timeout() {
         let body = json!({"choices": [{"message": {"content": "return 1"}}]}).to_string();
-        let slow =
-            Answer::Drip { pieces: body.bytes().map(|byte| vec![byte]).collect(), pause: Duration::from_millis(20) };
+        let slow = Answer::Drip {
+            kind: "application/json",
+            pieces: body.bytes().map(|byte| vec![byte]).collect(),
+            pause: Duration::from_millis(20),
+        };
         for answer in [Answer::Hang, slow] {
             let server = WireServer::always(answer);
             let short = ModelRequest { timeout: Duration::from_millis(150), ..request("a", "b") };
@@ -860,17 +861,17 @@ mod resolving {
     /// A key that this version cannot use is not a default, and is not passed over in silence.
     #[test]
     fn a_key_without_its_provider_is_noted() {
-        in_environment(&[("ANTHROPIC_API_KEY", KEY), ("GEMINI_API_KEY", KEY)], |settings| {
+        in_environment(&[("GEMINI_API_KEY", KEY)], |settings| {
             let resolved = resolve(&ModelSpec::Default, settings).unwrap();
             assert_eq!(resolved.origin, Origin::Default);
-            assert_eq!(resolved.notes.len(), 2);
-            assert!(resolved.notes[0].contains("ANTHROPIC_API_KEY") && !resolved.notes[0].contains(KEY));
+            assert_eq!(resolved.notes.len(), 1);
+            assert!(resolved.notes[0].contains("GEMINI_API_KEY") && !resolved.notes[0].contains(KEY));
         });
     }
 
     #[test]
     fn errors_say_what_to_do() {
-        for later in ["anthropic:claude", "gemini:pro", "ollama:qwen", "llama:m.gguf"] {
+        for later in ["gemini:pro", "ollama:qwen", "llama:m.gguf"] {
             assert!(problem(later, &[]).contains("not in this version; use `openai-compatible:NAME`"), "{later}");
         }
         assert!(problem("replay:x", &[]).contains("`replay:x`: nothing is recorded here"));

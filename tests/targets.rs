@@ -394,6 +394,13 @@ fn a_runtime_counts_what_its_models_used_by_target() {
     assert_eq!((used[0].1.requests, used[0].1.failed, used[0].1.tokens.total()), (3, 3, 0));
     assert_eq!((used[1].1.requests, used[1].1.failed, used[1].1.tokens.total()), (3, 0, 45));
     assert_eq!((used[1].1.cost.usd(), used[1].1.unpriced), (0.000_045, 0));
+
+    // A reply that is no program counts as failed, with what it used.
+    let broken = Reply(ModelReply { usage: Some(usage), ..ModelReply::call("", "execute_program", "{") });
+    let world = World::new(&[&[broken, ONE]], &attempts(2));
+    assert!(world.call().ok());
+    let used = world.runtime.usage();
+    assert_eq!((used[0].1.requests, used[0].1.failed, used[0].1.tokens.total(), used[0].1.unpriced), (2, 1, 15, 1));
 }
 
 /// Money is a budget of the whole flow: the request that goes over it is the last one.
@@ -423,4 +430,21 @@ fn max_cost_bounds_the_whole_flow() {
     // Such a run replays like any other.
     let replay = world.runtime.replay(metadata.call_id).unwrap();
     assert_eq!((replay.ended.reason, replay.programs), (Reason::MaxCost, 2));
+}
+
+#[test]
+fn max_cost_without_prices_is_refused_and_a_target_without_one_ends_the_flow() {
+    let model = ModelSpec::Provider(Arc::new(Scripted::program("return 1")));
+    let map = Map::from([("max_cost".to_owned(), 1.into())]);
+    let options = Options { model: Some(model), ..Options::from_map(&map).unwrap() };
+    let error = Runtime::builder().options(options).build().unwrap_err().to_string();
+    assert!(error.contains("goes together with `prices`"), "{error}");
+
+    let usage = Usage { input: 10, ..Usage::default() };
+    let failing = Reply(ModelReply { usage: Some(usage), ..ModelReply::text("error('no')") });
+    let prices = r#"{"max_cost": 1, "prices": {"B": {"input": 1, "output": 1}}}"#;
+    let world = World::new(&[&[failing]], prices);
+    let outcome = world.call();
+    assert_eq!(outcome.error().unwrap().message, "A has no price, so `max_cost` cannot hold; add it to `prices`");
+    assert_eq!(world.asked(), "A");
 }

@@ -9,56 +9,120 @@ use std::sync::Arc;
 
 use crate::canonical::{self, Canonical, Writer};
 use crate::contract::ModelProfile;
-use crate::contract::manifest::EXECUTE_PROGRAM;
 use crate::ids::Digest;
 use crate::message::{
-    AdapterDecision, AgentMessage, MessageRole, ModelReply, ProtocolAdapterResult, RejectionCode, ToolInvocation,
+    AdapterDecision, AgentMessage, CallFormat, MessageRole, ModelReply, ProtocolAdapterResult, RejectionCode,
+    ToolInvocation,
 };
 use crate::value::{Map, Value};
 
-/// Version of every rule in this file; hashed into contracts and transcripts.
+/// Version of the rules in this file; hashed into contracts and transcripts. Rules of one profile that change alone get a
+/// version of their own in [`Profile::version`].
 pub const VERSION: &str = "a1";
 
 /// Checks that a text compiles; `Err` holds the compiler's words.
 pub type CompileCheck<'a> = &'a dyn Fn(&str) -> Result<(), String>;
 
-/// How replies are read.
-#[derive(Clone, Copy)]
-pub enum Profile<'a> {
+/// How replies are read: which form of a call is canonical, and what else is recovered where the contract is not strict
+/// (V6). Named by how a model is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Profile {
     /// Scripted models of the execution contract: native calls; `<call>…</call>` markup is recoverable; prose is prose.
     Stub,
-    /// Dynamic calls: whatever form the program comes in, it becomes one `execute_program` call.
-    Program {
-        /// The language that was asked for: `lua` or `rhai`.
-        language: &'a str,
-        /// The compiler.
-        compiles: CompileCheck<'a>,
-    },
+    /// Whoever writes programs for Cadenza: the embedded library, callables, scripted models. Whatever form the program
+    /// comes in, it is canonical, and every text is meant as a program.
+    Program,
+    /// Models that are asked for a tool call: that is canonical, and a program in text is recovered.
+    Tool,
+    /// Models that are asked for JSON by the tool's schema: that is canonical, and any other form is recovered.
+    Json,
+    /// Models that are asked for text: a program, bare or in a fence, is canonical, and any other form is recovered.
+    Text,
+    /// Local models behind a grammar: a native call and nothing else, strict or not.
+    Gated,
 }
 
-/// The profile of scripted models.
-pub fn stub_profile() -> ModelProfile {
-    ModelProfile { id: "stub".into(), calls: true, grammar: false, logits_mask: false }
+impl Profile {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Stub, Self::Program, Self::Tool, Self::Json, Self::Text, Self::Gated];
+
+    /// The name in contracts and transcripts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stub => "stub",
+            Self::Program => "program",
+            Self::Tool => "tool",
+            Self::Json => "json",
+            Self::Text => "text",
+            Self::Gated => "gated",
+        }
+    }
+
+    /// The profile of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|profile| profile.as_str() == name)
+    }
+
+    /// In which form a model is asked for a call; what prompts say and providers ask for (EC-DG2).
+    pub fn format(self) -> CallFormat {
+        match self {
+            Self::Stub | Self::Tool | Self::Gated => CallFormat::Tool,
+            Self::Program => CallFormat::Any,
+            Self::Json => CallFormat::Json,
+            Self::Text => CallFormat::Text,
+        }
+    }
+
+    /// Version of its rules.
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::Stub | Self::Program | Self::Tool | Self::Json | Self::Text | Self::Gated => VERSION,
+        }
+    }
+
+    /// What PRECHECK and the factory know of it (EC-P4a).
+    pub fn model_profile(self) -> ModelProfile {
+        let gated = self == Self::Gated;
+        ModelProfile {
+            id: self.as_str().into(),
+            adapter_version: self.version().into(),
+            format: self.format(),
+            calls: true,
+            grammar: gated,
+            logits_mask: gated,
+            strict: gated,
+        }
+    }
 }
 
-/// The profile of dynamic calls.
-pub fn program_profile() -> ModelProfile {
-    ModelProfile { id: "program".into(), calls: true, grammar: false, logits_mask: false }
+/// What stands behind a program in a reply: the call that it becomes, and who judges it.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The tool that runs programs.
+    pub tool: &'a str,
+    /// The language that was asked for: `lua` or `rhai`.
+    pub language: &'a str,
+    /// The compiler.
+    pub compiles: CompileCheck<'a>,
 }
 
 /// All profiles of this build (EC-P4a).
 pub fn profiles() -> Arc<[ModelProfile]> {
-    [stub_profile(), program_profile()].into()
+    Profile::ALL.map(Profile::model_profile).into()
 }
 
 /// Decides about one reply.
-pub fn adapt(profile: Profile<'_>, strict_mode: bool, reply: &ModelReply) -> ProtocolAdapterResult {
+pub fn adapt(profile: Profile, wanted: &Wanted<'_>, strict_mode: bool, reply: &ModelReply) -> ProtocolAdapterResult {
     let decision = match profile {
         Profile::Stub => stub(reply, strict_mode),
-        Profile::Program { language, compiles } => program(reply, language, compiles),
+        Profile::Program => program(reply, wanted),
+        Profile::Tool => tool(reply, wanted, strict_mode),
+        Profile::Json => json(reply, wanted, strict_mode),
+        Profile::Text => text(reply, wanted, strict_mode),
+        Profile::Gated => gated(reply, wanted),
     };
     let decision = decision.unwrap_or_else(|(failure, detail)| AdapterDecision::Rejected { failure, detail });
-    ProtocolAdapterResult { decision, raw_hash: raw_hash(reply), adapter_version: VERSION.into() }
+    ProtocolAdapterResult { decision, raw_hash: raw_hash(reply), adapter_version: profile.version().into() }
 }
 
 type Rejected = (RejectionCode, String);
@@ -139,23 +203,110 @@ fn markup_call(reply: &ModelReply, text: &str) -> Result<ToolInvocation, Rejecte
 
 // The profile `program`
 
-fn program(reply: &ModelReply, language: &str, compiles: CompileCheck<'_>) -> Result<AdapterDecision, Rejected> {
-    let content = reply.content.as_deref().unwrap_or_default();
+fn program(reply: &ModelReply, wanted: &Wanted<'_>) -> Result<AdapterDecision, Rejected> {
     if !reply.tool_calls.is_empty() {
-        let mut calls = native_calls(reply)?;
-        for call in calls.iter_mut().filter(|call| *call.name == *EXECUTE_PROGRAM) {
-            complete_arguments(&mut call.arguments, language, compiles)?;
-        }
-        return Ok(AdapterDecision::Native(message(content, calls)));
+        return Ok(AdapterDecision::Native(called(reply, wanted)?));
     }
-    let mut arguments = program_arguments(content, compiles)?;
-    complete_arguments(&mut arguments, language, compiles)?;
-    let call = invocation(reply, String::new(), EXECUTE_PROGRAM, arguments)?;
-    Ok(AdapterDecision::Native(message("", vec![call])))
+    written(reply, wanted).map(|(_, message)| AdapterDecision::Native(message))
+}
+
+// The profiles of models
+
+fn tool(reply: &ModelReply, wanted: &Wanted<'_>, strict_mode: bool) -> Result<AdapterDecision, Rejected> {
+    if !reply.tool_calls.is_empty() {
+        return Ok(AdapterDecision::Native(called(reply, wanted)?));
+    }
+    from_text(reply, wanted, strict_mode, &[])
+}
+
+fn json(reply: &ModelReply, wanted: &Wanted<'_>, strict_mode: bool) -> Result<AdapterDecision, Rejected> {
+    if !reply.tool_calls.is_empty() {
+        // The schema is that of the tool's arguments: a provider may hand the text over as the call that it is.
+        return Ok(AdapterDecision::Native(called(reply, wanted)?));
+    }
+    from_text(reply, wanted, strict_mode, &[Form::Json])
+}
+
+fn text(reply: &ModelReply, wanted: &Wanted<'_>, strict_mode: bool) -> Result<AdapterDecision, Rejected> {
+    if !reply.tool_calls.is_empty() {
+        let message = called(reply, wanted)?;
+        return if strict_mode { Err(recovery_disabled()) } else { Ok(AdapterDecision::Recovered(message)) };
+    }
+    from_text(reply, wanted, strict_mode, &[Form::Bare, Form::Fenced])
+}
+
+fn gated(reply: &ModelReply, wanted: &Wanted<'_>) -> Result<AdapterDecision, Rejected> {
+    if !reply.tool_calls.is_empty() {
+        return Ok(AdapterDecision::Native(called(reply, wanted)?));
+    }
+    from_text(reply, wanted, true, &[])
+}
+
+/// What a text without native calls is: a call in a canonical form, one to recover, a broken one, or prose (V8).
+fn from_text(
+    reply: &ModelReply,
+    wanted: &Wanted<'_>,
+    strict_mode: bool,
+    canonical: &[Form],
+) -> Result<AdapterDecision, Rejected> {
+    let content = reply.content.as_deref().unwrap_or_default();
+    match written(reply, wanted) {
+        Ok((form, message)) if canonical.contains(&form) => Ok(AdapterDecision::Native(message)),
+        Ok(_) if strict_mode => Err(recovery_disabled()),
+        Ok((_, message)) => Ok(AdapterDecision::Recovered(message)),
+        Err(rejected) if content.trim().is_empty() || looks_like_a_program(content) => Err(rejected),
+        Err(_) => Ok(AdapterDecision::Native(message(content, Vec::new()))),
+    }
+}
+
+/// Whether anything in a text says that it is meant as a program or as a call. Rather too often than not: who is told what
+/// does not compile can mend it.
+fn looks_like_a_program(text: &str) -> bool {
+    const SIGNS: [&str; 9] = ["```", "{", "=", "return ", "args[", "kwargs", "context.", "<call", "<tool"];
+    SIGNS.iter().any(|sign| text.contains(sign))
+}
+
+fn recovery_disabled() -> Rejected {
+    let words = "the program is not in the form that was asked for; a strict contract accepts no other";
+    (RejectionCode::RecoveryDisabled, words.to_owned())
+}
+
+// Programs in replies
+
+/// The form in which a program stands in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// The text is the program.
+    Bare,
+    /// In a fence.
+    Fenced,
+    /// The JSON that the tool's schema asks for, alone.
+    Json,
+    /// JSON with more in it, or in a fence.
+    LooseJson,
+}
+
+/// The structured calls of a reply, those of the wanted tool with a program that compiles.
+fn called(reply: &ModelReply, wanted: &Wanted<'_>) -> Result<AgentMessage, Rejected> {
+    let mut calls = native_calls(reply)?;
+    for call in calls.iter_mut().filter(|call| *call.name == *wanted.tool) {
+        complete_arguments(&mut call.arguments, wanted)?;
+    }
+    Ok(message(reply.content.as_deref().unwrap_or_default(), calls))
+}
+
+/// The program in a reply's text as a call of the wanted tool.
+fn written(reply: &ModelReply, wanted: &Wanted<'_>) -> Result<(Form, AgentMessage), Rejected> {
+    let content = reply.content.as_deref().unwrap_or_default();
+    let (form, mut arguments) = program_arguments(content, wanted.compiles)?;
+    complete_arguments(&mut arguments, wanted)?;
+    let call = invocation(reply, String::new(), wanted.tool, arguments)?;
+    Ok((form, message("", vec![call])))
 }
 
 /// Arguments in canonical form: there is code, it compiles, and the language is the one that was asked for.
-fn complete_arguments(arguments: &mut Map, language: &str, compiles: CompileCheck<'_>) -> Result<(), Rejected> {
+fn complete_arguments(arguments: &mut Map, wanted: &Wanted<'_>) -> Result<(), Rejected> {
+    let Wanted { language, compiles, .. } = *wanted;
     match arguments.get("code") {
         Some(Value::String(code)) if code.trim().is_empty() => return Err(empty()),
         Some(Value::String(_)) => {}
@@ -182,7 +333,7 @@ fn is_language(named: &str, language: &str) -> bool {
 }
 
 /// The program in a text: the text itself, the first fenced block, or JSON with `code`, also inside a fence.
-fn program_arguments(content: &str, compiles: CompileCheck<'_>) -> Result<Map, Rejected> {
+fn program_arguments(content: &str, compiles: CompileCheck<'_>) -> Result<(Form, Map), Rejected> {
     let text = content.trim();
     if text.is_empty() {
         return Err(empty());
@@ -191,20 +342,23 @@ fn program_arguments(content: &str, compiles: CompileCheck<'_>) -> Result<Map, R
     // A program may hold a fence in a string; only a text that does not compile is searched for one.
     if text.contains("```") && compiles(content).is_err() {
         let code = fenced(text)?;
-        return Ok(structured(code)?.unwrap_or_else(|| of_code(code)));
+        let inside = structured(code)?.map(|(_, arguments)| (Form::LooseJson, arguments));
+        return Ok(inside.unwrap_or_else(|| (Form::Fenced, of_code(code))));
     }
-    Ok(structured(text)?.unwrap_or_else(|| of_code(content)))
+    Ok(structured(text)?.unwrap_or_else(|| (Form::Bare, of_code(content))))
 }
 
 /// `{"code": "…"}` and what a model may put beside it. `None`: the text is no such object.
-fn structured(text: &str) -> Result<Option<Map>, Rejected> {
+fn structured(text: &str) -> Result<Option<(Form, Map)>, Rejected> {
     let Some(inner) = text.trim().strip_prefix('{') else { return Ok(None) };
     let inner = inner.trim_start();
     let attempted = inner.starts_with("\"code\"") || inner.starts_with("\"language\"");
     match Value::from_json(text) {
         Ok(Value::Map(mut map)) if attempted || map.contains_key("code") => {
+            let fields = map.len();
             map.retain(|key, _| key == "code" || key == "language");
-            Ok(Some(map))
+            let form = if map.len() == fields { Form::Json } else { Form::LooseJson };
+            Ok(Some((form, map)))
         }
         Err(error) if attempted => {
             Err((RejectionCode::ArgumentsNotJson, format!("the reply is not valid JSON: {error}")))

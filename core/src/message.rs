@@ -64,6 +64,19 @@ pub struct ToolInvocation {
     pub raw_payload: Option<Value>,
 }
 
+/// In which form a model is asked for a call and hands it over: prompt, provider and adapter agree on it (EC-DG2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CallFormat {
+    /// As a native tool call.
+    Tool,
+    /// As JSON that follows the tool's schema.
+    Json,
+    /// As text: the program, bare or in one fence.
+    Text,
+    /// In whichever of these it likes.
+    Any,
+}
+
 /// The adapter's decision about one raw reply (EC-4.2, EC-O6).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProtocolAdapterResult {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cadenza_core::adapter::{self, Profile, adapt};
+use cadenza_core::adapter::{self, Profile, Wanted, adapt};
 use cadenza_core::message::{
     AdapterDecision, AgentMessage, MessageRole, ModelReply, ProtocolAdapterResult, RawToolCall, RejectionCode,
 };
@@ -29,12 +29,34 @@ fn compiles(code: &str) -> Result<(), String> {
     if code.trim_start().starts_with("return") { Ok(()) } else { Err("line 1: unexpected prose".into()) }
 }
 
+fn read(profile: Profile, strict: bool, reply: &ModelReply) -> ProtocolAdapterResult {
+    adapt(profile, &Wanted { tool: "execute_program", language: "lua", compiles: &compiles }, strict, reply)
+}
+
 fn as_program(reply: &ModelReply) -> ProtocolAdapterResult {
-    adapt(Profile::Program { language: "lua", compiles: &compiles }, false, reply)
+    read(Profile::Program, false, reply)
 }
 
 fn as_stub(reply: &ModelReply, strict: bool) -> ProtocolAdapterResult {
-    adapt(Profile::Stub, strict, reply)
+    read(Profile::Stub, strict, reply)
+}
+
+/// Everything that `program` takes for the program `return 42`.
+pub(super) fn forms_of_a_program() -> [ModelReply; 12] {
+    [
+        text("return 42"),
+        text("```lua\nreturn 42\n```"),
+        text("```\nreturn 42\n```"),
+        text("Sure, here is the program:\n\n```lua\nreturn 42\n```\nIt returns 42."),
+        text("{\"code\": \"return 42\"}"),
+        text("{\"language\": \"lua\", \"code\": \"return 42\"}"),
+        text("```json\n{\"code\": \"return 42\"}\n```"),
+        text("{\"explanation\": \"it is simple\", \"code\": \"return 42\", \"language\": \"Luau\"}"),
+        text("Like this: ```return 42``` as you asked"),
+        text("```lua\nreturn 42\n```\nor else\n```lua\nreturn 43\n```"),
+        calls(&[("x", "execute_program", "{\"code\":\"return 42\"}")]),
+        calls(&[("x", "execute_program", "{\"code\":\"return 42\",\"language\":\"lua\"}")]),
+    ]
 }
 
 fn message(result: ProtocolAdapterResult) -> AgentMessage {
@@ -103,21 +125,7 @@ fn c3_the_compilers_words_reach_the_retry() {
 
 #[test]
 fn ec_dg2_every_form_of_a_program_becomes_the_one_canonical_call() {
-    let forms = [
-        text("return 42"),
-        text("```lua\nreturn 42\n```"),
-        text("```\nreturn 42\n```"),
-        text("Sure, here is the program:\n\n```lua\nreturn 42\n```\nIt returns 42."),
-        text("{\"code\": \"return 42\"}"),
-        text("{\"language\": \"lua\", \"code\": \"return 42\"}"),
-        text("```json\n{\"code\": \"return 42\"}\n```"),
-        text("{\"explanation\": \"it is simple\", \"code\": \"return 42\", \"language\": \"Luau\"}"),
-        text("Like this: ```return 42``` as you asked"),
-        text("```lua\nreturn 42\n```\nor else\n```lua\nreturn 43\n```"),
-        calls(&[("x", "execute_program", "{\"code\":\"return 42\"}")]),
-        calls(&[("x", "execute_program", "{\"code\":\"return 42\",\"language\":\"lua\"}")]),
-    ];
-    for reply in forms {
+    for reply in forms_of_a_program() {
         let result = as_program(&reply);
         assert!(matches!(result.decision, AdapterDecision::Native(_)), "{reply:?}");
         let message = message(result);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use cadenza_core::adapter;
+use cadenza_core::adapter::Profile;
 use cadenza_core::contract::factory::{DynamicCall, Page, RunBounds};
 use cadenza_core::contract::migration::{MigrationError, migrate};
 use cadenza_core::contract::*;
@@ -165,8 +165,7 @@ fn factory() -> ContractFactory {
     let plain = |name: &str| ManifestTool { name: name.into(), arguments: ArgumentCheck::Any, control: None };
     ContractFactory {
         manifest: Arc::new(Manifest::new([ManifestTool::execute_program(), plain("read"), plain("write")])),
-        profile: adapter::program_profile(),
-        adapter_version: adapter::VERSION.into(),
+        profile: Profile::Program.model_profile(),
         strict_mode: false,
         context_window: None,
     }
@@ -235,6 +234,24 @@ fn v7_a_strict_factory_makes_contracts_that_pass_precheck() {
     let strict = ContractFactory { strict_mode: true, ..factory() };
     let contract = strict.dynamic_call(&DynamicCall { attempts: 2, nudges: 0, bounds: RunBounds::default() });
     assert!(contract.strict_mode() && contract.token_gate());
+}
+
+#[test]
+fn v7_a_profile_raises_the_default_in_the_factory_and_never_lowers_it() {
+    let call = |attempts| DynamicCall { attempts, nudges: 1, bounds: RunBounds::default() };
+    for profile in Profile::ALL {
+        let of = |strict_mode| ContractFactory { profile: profile.model_profile(), strict_mode, ..factory() };
+        let contract = of(false).dynamic_call(&call(4));
+        assert_eq!(contract.strict_mode(), profile == Profile::Gated, "{profile:?}");
+        assert_eq!(contract.token_gate(), contract.strict_mode());
+        assert_eq!(
+            (&**contract.model_profile_id(), &**contract.adapter_version()),
+            (profile.as_str(), profile.version())
+        );
+        // V9: a strict contract retries once at most, whatever an agent's options say.
+        assert_eq!(contract.budget().max_format_retries, if contract.strict_mode() { 1 } else { 3 });
+        assert!(of(true).dynamic_call(&call(2)).strict_mode());
+    }
 }
 
 proptest! {

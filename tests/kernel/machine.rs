@@ -268,67 +268,6 @@ fn v38_a_kept_program_is_the_runs_decision_and_is_recorded() {
 }
 
 #[test]
-fn ec_mg2_every_profile_passes_the_corpus() {
-    // The clause lists the outcome per case. Under `program` any text is a program text, so narration does not compile:
-    // it is malformed, not a chat (V8, C3).
-    let corpus: [(&str, &str, &[&str], AgentOutcome, AgentOutcome); 6] = [
-        (
-            "EC-K1",
-            r#"{"tool_policy":"required"}"#,
-            &["C(t)", "C(u)"],
-            AgentOutcome::CompletedWithTools,
-            AgentOutcome::CompletedWithTools,
-        ),
-        (
-            "EC-K2",
-            r#"{"tool_policy":"required","max_format_retries":0}"#,
-            &["BAD"],
-            AgentOutcome::FailedProtocolMalformed,
-            AgentOutcome::FailedProtocolMalformed,
-        ),
-        (
-            "EC-K3",
-            r#"{"tool_policy":"required"}"#,
-            &["T"],
-            AgentOutcome::FailedProtocolNoTools,
-            AgentOutcome::FailedProtocolMalformed,
-        ),
-        (
-            "EC-K4",
-            r#"{"tool_policy":"forbidden"}"#,
-            &["C(t)"],
-            AgentOutcome::FailedContractViolation,
-            AgentOutcome::FailedContractViolation,
-        ),
-        (
-            "EC-K5",
-            r#"{"tool_policy":"required","tool_output_budget":{"max_bytes_per_call":64}}"#,
-            &["C(t+500)"],
-            AgentOutcome::CompletedWithTools,
-            AgentOutcome::CompletedWithTools,
-        ),
-        (
-            "EC-K6",
-            r#"{"tool_policy":"required"}"#,
-            &["C(t~)"],
-            AgentOutcome::FailedTimeout,
-            AgentOutcome::FailedTimeout,
-        ),
-    ];
-    for profile in adapter::profiles().iter() {
-        for (mark, contract, replies, on_stub, on_program) in &corpus {
-            let Value::Map(mut contract) = Value::from_json(contract).unwrap() else { panic!("{mark}") };
-            contract.insert("model_profile_id".into(), (&*profile.id).into());
-            contract.insert("completion_mode".into(), "on_required_tool_ok".into());
-            let replies = replies.iter().map(|word| word.parse().unwrap()).collect();
-            let run = Scenario::new(*mark, contract, replies).run().unwrap();
-            let expected = if &*profile.id == "program" { on_program } else { on_stub };
-            assert_eq!(run.ended.agent_outcome, *expected, "{mark} under {}", profile.id);
-        }
-    }
-}
-
-#[test]
 fn ec_bm1_baseline_metrics_equal_the_hand_counted_ones() {
     let required = r#"{"tool_policy":"required"}"#;
     let corpus = [

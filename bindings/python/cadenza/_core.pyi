@@ -29,14 +29,43 @@ __version__: str
 class _Provider(Protocol):
     def complete(self, request: ModelRequest, /) -> Any: ...
 
-_Target: TypeAlias = str | Callable[[ModelRequest], Any] | _Provider
-
-class _Options(TypedDict, total=False):
-    model: _Target | Sequence[_Target] | None
+class _TargetOptions(TypedDict, total=False):
     base_url: str | None
     api_key: str | None
     api_key_file: Any
+    headers: Mapping[str, str | None] | None
+    proxy: str | Literal[False] | None
     output: Literal["tool", "json_schema", "text"]
+    stream: bool
+    context_size: int
+    threads: int
+    gpu_layers: int
+    temperature: float | None
+    top_p: float | None
+    repeat_penalty: float | None
+    seed: int | None
+    max_output_tokens: int | None
+    reasoning_effort: str | None
+    extended_thinking: bool | int | None
+    extra: Mapping[str, Any] | None
+    force_params: bool
+
+class _NamedTarget(_TargetOptions):
+    model: str
+
+_Target: TypeAlias = str | _NamedTarget | Callable[[ModelRequest], Any] | _Provider
+
+class _Price(TypedDict, total=False):
+    input: float
+    output: float
+    cached: float
+    cache_write: float
+
+class _Options(_TargetOptions, total=False):
+    model: _Target | Sequence[_Target] | None
+    providers: Mapping[str, _TargetOptions] | None
+    prices: Mapping[str, _Price] | None
+    max_cost: float | None
     language: Literal["lua", "rhai"]
     log: Any
     logging: bool

@@ -86,7 +86,11 @@ fn model(value: &Bound<'_, PyAny>) -> PyResult<ModelSpec> {
     }
     match provider(value) {
         Some(callable) => Ok(ModelSpec::Provider(Arc::new(CallableModel::new(&callable)?))),
-        None => Ok(ModelSpec::Name(value.extract()?)),
+        None => {
+            let data = Map::from([("model".to_owned(), option_value("model", value)?)]);
+            let read = Options::from_map(&data).map_err(|error| option_error(value.py(), &error))?;
+            Ok(read.model.unwrap_or_default())
+        }
     }
 }
 

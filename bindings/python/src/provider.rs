@@ -291,9 +291,9 @@ fn tool_call(call: &Bound<'_, PyAny>) -> PyResult<RawToolCall> {
 /// Token counts under the names of the common APIs; a missing one is zero.
 fn read_usage(usage: &Bound<'_, PyAny>) -> PyResult<Usage> {
     let usage = usage.cast::<PyDict>()?;
-    let count = |names: [&str; 3]| -> PyResult<u64> {
+    let part = |dict: &Bound<'_, PyDict>, names: &[&str]| -> PyResult<u64> {
         for name in names {
-            if let Some(count) = usage.get_item(name)?
+            if let Some(count) = dict.get_item(name)?
                 && count.cast::<PyInt>().is_ok()
                 && count.cast::<PyBool>().is_err()
             {
@@ -302,10 +302,29 @@ fn read_usage(usage: &Bound<'_, PyAny>) -> PyResult<Usage> {
         }
         Ok(0)
     };
+    let count = |names: &[&str]| part(usage, names);
+    let detail = |details: &[&str], name: &str| -> PyResult<u64> {
+        for details in details {
+            if let Some(dict) = usage.get_item(details)?
+                && let Ok(dict) = dict.cast::<PyDict>()
+            {
+                return part(dict, &[name]);
+            }
+        }
+        Ok(0)
+    };
+    // Anthropic counts what was cached beside the input, everybody else within it.
+    let (read, written) = (count(&["cache_read_input_tokens"])?, count(&["cache_creation_input_tokens"])?);
+    let inputs = ["prompt_tokens_details", "input_tokens_details"];
+    let outputs = ["completion_tokens_details", "output_tokens_details"];
+    let input = count(&["input", "input_tokens", "prompt_tokens"])?;
+    let cached = count(&["cached", "cached_tokens"])?.max(detail(&inputs, "cached_tokens")?);
     Ok(Usage {
-        input: count(["input", "input_tokens", "prompt_tokens"])?,
-        cached: count(["cached", "cached_tokens", "cache_read_input_tokens"])?,
-        output: count(["output", "output_tokens", "completion_tokens"])?,
+        input: input.saturating_add(read).saturating_add(written),
+        cached: cached.saturating_add(read),
+        output: count(&["output", "output_tokens", "completion_tokens"])?,
+        cache_write: written.max(detail(&inputs, "cache_write_tokens")?),
+        reasoning: count(&["reasoning", "reasoning_tokens"])?.max(detail(&outputs, "reasoning_tokens")?),
     })
 }
 

@@ -23,7 +23,7 @@ use cadenza_core::store::{CallQuery, StoreError, take_warning};
 
 use crate::agent::PyAgent;
 use crate::async_agent::PyAsyncAgent;
-use crate::convert::{fields, to_python};
+use crate::convert::{fields, map_to_python, to_python};
 use crate::errors::{option_error, option_error_text, store_error};
 use crate::options;
 use crate::program::{PyProgram, program_state, repertoire_error};
@@ -53,8 +53,11 @@ impl Open {
 /// Options are keyword arguments, such as Runtime(model="openai:gpt-5.1", language="lua", log="calls.jsonl"); an unknown
 /// one raises cadenza.OptionError. Use it as a context manager, or close() it, to have the log written out.
 ///
-/// Which model: model, base_url, api_key, api_key_file, output, language. What is written: log, logging, debug, store,
-/// record, name, durability. Attempts: max_generation_attempts, execution_repairs, provider_timeout_seconds. One program:
+/// Which model: model, base_url, api_key, api_key_file, headers, proxy, output, stream, language, providers. How it is
+/// asked: temperature, top_p, repeat_penalty, seed, max_output_tokens, reasoning_effort, extended_thinking, extra,
+/// force_params; a local model also: context_size, threads, gpu_layers. What it costs: prices, max_cost. What is written:
+/// log, logging, debug, store, record, name, durability. Attempts: max_generation_attempts, execution_repairs,
+/// provider_timeout_seconds. One program:
 /// program_timeout_seconds, max_instructions, max_memory_bytes, isolation. One trace: call_timeout_seconds,
 /// max_delegation_depth, max_calls, max_tokens. What is wanted: purpose, deliverable, acceptance, failure_policy,
 /// intent_signature, delegation_contract. And: tools, reuse, namespace. The README describes each.
@@ -380,7 +383,7 @@ impl PyRuntime {
     fn usage<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for (target, total) in self.runtime.usage() {
-            list.append(to_python(py, &Value::Map(total.to_map(&target)))?)?;
+            list.append(map_to_python(py, &total.to_map(&target))?)?;
         }
         Ok(list)
     }

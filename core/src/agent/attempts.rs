@@ -17,14 +17,14 @@ use super::call::{self, Call, Frame};
 use super::history::Remembered;
 use super::host::{CallHost, DryHost, ToolCall};
 use crate::accounting::{AccountingEntry, Prices};
-use crate::adapter::{self, Profile};
+use crate::adapter::{self, Profile, Wanted};
 use crate::cancel::CancelToken;
 use crate::contract::delegation::Acceptance;
 use crate::contract::manifest::EXECUTE_PROGRAM;
 use crate::contract::{Spent, Tokens};
 use crate::kernel::{self, Ask, Decision, Executed, Inference, Input, ToolEnvelope, ToolFailure};
 use crate::log::record::AttemptFailure;
-use crate::message::{AdapterDecision, AgentMessage, ModelReply, Usage};
+use crate::message::{AdapterDecision, AgentMessage, CallFormat, ModelReply, Usage};
 use crate::outcome::{
     AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, Reason, ReuseReason, error_type,
 };
@@ -191,6 +191,7 @@ impl<'a> Attempts<'a> {
         };
         (self.tokens_in, self.tokens_out) = (ended.spent.tokens_in.0, ended.spent.tokens_out.0);
         self.charge(&ended.spent);
+        call.agent.runtime().count(&self.accounting);
         let metadata = Arc::new(Metadata {
             agent_outcome: ended.agent_outcome,
             reason: ended.reason,
@@ -347,14 +348,15 @@ impl<'a> Attempts<'a> {
                 }
                 Err(message) => {
                     self.failed("contract", "contract_violation", &message);
-                    self.feedback = Some(prompt::repair_value(&program.code, &message, program.language));
+                    self.feedback =
+                        Some(prompt::repair_value(&program.code, &message, program.language, self.format()));
                     error(ToolFailure::ResultContract, &message)
                 }
             },
             Err(failure) => {
                 let message = failure.to_string();
                 self.failed("execution", failure_class(&failure), &message);
-                self.feedback = Some(prompt::repair(&program.code, &message, program.language));
+                self.feedback = Some(prompt::repair(&program.code, &message, program.language, self.format()));
                 match failure {
                     ProgramFailure::Deadline => {
                         self.time_up = Some(call.timeout_words());
@@ -458,12 +460,9 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Counts a request: for the caller, for the flow, for the runtime.
+    /// Counts a request: for the caller, and for the flow.
     fn account(&mut self, entry: AccountingEntry) {
-        if let Some(cost) = entry.cost {
-            self.call.trace.charge_cost(cost);
-        }
-        self.call.agent.runtime().count(&entry);
+        self.call.trace.charge_cost(&entry);
         self.accounting.push(entry);
     }
 
@@ -503,24 +502,43 @@ impl<'a> Attempts<'a> {
             *compiled.borrow_mut() = Some(program);
             Ok(())
         };
-        let profile = Profile::Program { language: settings.language.as_str(), compiles: &compile };
-        let result = adapter::adapt(profile, false, reply);
+        let contract = &self.frame.contract;
+        // PRECHECK lets no other profile pass.
+        let profile = Profile::from_name(contract.model_profile_id()).unwrap_or(Profile::Program);
+        let wanted = Wanted { tool: EXECUTE_PROGRAM, language: settings.language.as_str(), compiles: &compile };
+        let result = adapter::adapt(profile, &wanted, contract.strict_mode(), reply);
         self.program = compiled.into_inner();
         self.source = reply.source.unwrap_or(ProgramSource::Generated);
         self.note = reply.note.clone();
         self.unanswered.clear();
-        if let AdapterDecision::Rejected { failure, detail } = &result.decision {
-            let language = settings.language;
+        let (language, format) = (settings.language, profile.format());
+        let refused = match &result.decision {
+            AdapterDecision::Rejected { failure, detail } => {
+                Some((failure.as_str(), detail.as_str(), prompt::rejected(*failure, detail, language, format)))
+            }
+            AdapterDecision::Native(message) | AdapterDecision::Recovered(message) if message.tool_calls.is_empty() => {
+                let words = "the model talked, and wrote no program";
+                Some((Reason::Narration.as_str(), words, prompt::nudge(language, format)))
+            }
+            AdapterDecision::Native(_) | AdapterDecision::Recovered(_) => None,
+        };
+        if let Some((code, detail, feedback)) = refused {
             if let Some(entry) = self.accounting.last_mut() {
-                entry.refuse(ProviderErrorClass::InvalidResponse.as_str(), format!("{}: {detail}", failure.as_str()));
+                entry.refuse(ProviderErrorClass::InvalidResponse.as_str(), format!("{code}: {detail}"));
             }
             self.rotation.refused();
-            self.feedback = Some(prompt::rejected(*failure, detail, language));
-            self.failed("adapter", failure.as_str(), detail);
+            self.failed("adapter", code, detail);
+            self.feedback = Some(feedback);
         }
         let cancelled = self.call.trace.cancel.is_cancelled();
         let usage = reply.usage.map(plausible);
         Input::Inferred(Box::new(Inference { result, usage, prompt_bytes, chunks: Vec::new(), cancelled }))
+    }
+
+    /// In which form the model is asked for its program.
+    fn format(&self) -> CallFormat {
+        let profile = Profile::from_name(self.frame.contract.model_profile_id());
+        profile.map_or(CallFormat::Any, Profile::format)
     }
 
     fn bounds(&self) -> Bounds<'a> {
@@ -619,6 +637,7 @@ impl<'a> Attempts<'a> {
             history: &history,
             tools: &settings.tool_docs,
             delegates: &delegates,
+            format: self.format(),
         });
         self.shown = (context, remembered);
         Prompt { system: scrubbed(system), user: scrubbed(user) }

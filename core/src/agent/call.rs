@@ -5,8 +5,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,7 +15,7 @@ use super::host::{CallHost, DryHost, ToolCall};
 use super::journal::Journal;
 use super::runtime_context::Turn;
 use super::{Agent, dispatch};
-use crate::accounting::Cost;
+use crate::accounting::{AccountingEntry, Cost, Usage};
 use crate::cancel::CancelToken;
 use crate::contract::delegation::FailurePolicy;
 use crate::contract::factory::{DynamicCall, RunBounds};
@@ -53,6 +53,8 @@ pub(super) struct Trace {
     /// Picodollars spent so far, by all calls.
     cost: AtomicU64,
     max_cost: Option<Cost>,
+    /// A target that used tokens and has no price.
+    unpriced: OnceLock<String>,
 }
 
 /// Where a call stands in its flow, and who is called.
@@ -86,6 +88,7 @@ pub(super) async fn root(agent: &Agent, method: &str, args: Vec<Value>, kwargs: 
         max_tokens: settings.max_tokens,
         cost: AtomicU64::new(0),
         max_cost: settings.max_cost,
+        unpriced: OnceLock::new(),
     };
     let call = Call::new(agent, method, args.into(), Arc::new(kwargs), &trace, None);
     let turn = call.turn().await;
@@ -138,7 +141,13 @@ impl Trace {
     }
 
     /// Adds what one request cost.
-    pub(super) fn charge_cost(&self, cost: Cost) {
+    pub(super) fn charge_cost(&self, entry: &AccountingEntry) {
+        let Some(cost) = entry.cost else {
+            if entry.usage != Usage::default() {
+                self.unpriced.get_or_init(|| entry.target.clone());
+            }
+            return;
+        };
         let sum = |before: u64| Some(Cost(before).plus(cost).0);
         let _always_some = self.cost.fetch_update(Ordering::AcqRel, Ordering::Acquire, sum);
     }
@@ -146,6 +155,9 @@ impl Trace {
     /// Why no further request may be made, once the flow has cost as much as it may.
     pub(super) fn over_cost(&self) -> Option<String> {
         let (spent, limit) = (Cost(self.cost.load(Ordering::Acquire)), self.max_cost?);
+        if let Some(target) = self.unpriced.get() {
+            return Some(format!("{target} has no price, so `max_cost` cannot hold; add it to `prices`"));
+        }
         (spent >= limit).then(|| format!("{spent} of {limit} of this flow are spent; raise `max_cost` or ask less"))
     }
 
@@ -408,7 +420,7 @@ impl<'a> Call<'a> {
             };
             // V9: more requests may be made, for servers fail; but not more replies may be wrong.
             let attempts = settings.generation_attempts().min(4);
-            Arc::new(driver::factory().dynamic_call(&DynamicCall {
+            Arc::new(driver::factory(settings.provider.profile()).dynamic_call(&DynamicCall {
                 attempts,
                 // Where no model may be asked, nothing can be repaired.
                 nudges: if settings.lock.is_some() { 0 } else { settings.execution_repairs },

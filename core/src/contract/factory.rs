@@ -15,11 +15,9 @@ use crate::ids::Digest;
 pub struct ContractFactory {
     /// What exists.
     pub manifest: Arc<Manifest>,
-    /// How replies are read.
+    /// How replies are read, and by which adapter.
     pub profile: ModelProfile,
-    /// By which adapter.
-    pub adapter_version: Arc<str>,
-    /// Whether contracts are strict unless a request says otherwise (V7).
+    /// Whether contracts are strict; they are also where the profile is (V7).
     pub strict_mode: bool,
     /// The model's window; `None` keeps the default of 8192 tokens.
     pub context_window: Option<u64>,
@@ -47,7 +45,7 @@ impl Default for RunBounds {
 /// One dynamic call `agent.m(args)`.
 #[derive(Clone, Debug)]
 pub struct DynamicCall {
-    /// Generation attempts N, 1..=4, strict 1..=2 (C2, V9): N−1 format retries.
+    /// Generation attempts N, 1..=4 (C2): N−1 format retries, under a strict contract at most one (V9).
     pub attempts: u32,
     /// Nudges and repairs: further inferences after narration or a failed execution.
     pub nudges: u32,
@@ -70,7 +68,8 @@ impl ContractFactory {
         let mut draft = self.draft(ToolPolicy::Required, "api.dynamic_call", &call.bounds);
         draft.allowed_tools = Some(vec![EXECUTE_PROGRAM.into()]);
         draft.completion_mode = CompletionMode::OnRequiredToolOk;
-        draft.max_format_retries = call.attempts.saturating_sub(1);
+        let retries = call.attempts.saturating_sub(1);
+        draft.max_format_retries = if draft.strict_mode { retries.min(1) } else { retries };
         draft.max_semantic_retries = call.nudges;
         draft.max_inferences = call.attempts.saturating_add(call.nudges);
         draft.seal()
@@ -111,9 +110,9 @@ impl ContractFactory {
     }
 
     fn draft(&self, policy: ToolPolicy, rule: &'static str, bounds: &RunBounds) -> ContractDraft {
-        let mut draft = ContractDraft::new(policy, self.adapter_version.clone(), self.profile.id.clone());
-        draft.strict_mode = self.strict_mode;
-        draft.token_gate = self.strict_mode && policy == ToolPolicy::Required;
+        let mut draft = ContractDraft::new(policy, self.profile.adapter_version.clone(), self.profile.id.clone());
+        draft.strict_mode = self.strict_mode || self.profile.strict;
+        draft.token_gate = draft.strict_mode && policy == ToolPolicy::Required;
         draft.policy_rule = Some(rule.into());
         draft.step_timeout = bounds.step_timeout;
         draft.total_timeout = bounds.total_timeout;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::message::CallFormat;
 use crate::schema::Schema;
 use crate::value::{Map, Value};
 
@@ -251,12 +252,19 @@ impl FieldKind {
 pub struct ModelProfile {
     /// Its id, as `model_profile_id` names it.
     pub id: Arc<str>,
+    /// Version of the rules by which its replies are read.
+    pub adapter_version: Arc<str>,
+    /// In which form its models are asked for calls.
+    pub format: CallFormat,
     /// Whether replies can carry calls at all.
     pub calls: bool,
     /// Whether it can apply a grammar while decoding.
     pub grammar: bool,
     /// Whether it can apply a logits mask while decoding.
     pub logits_mask: bool,
+    /// Whether its contracts are strict unless somebody says otherwise: it raises the factory's default, and nothing else
+    /// reads it (V7).
+    pub strict: bool,
 }
 
 /// A JSON Schema that does not compile.

@@ -14,8 +14,7 @@
 //! let environment = Arc::new(Environment::new(Manifest::new([ManifestTool::execute_program()]), "my-model"));
 //! let factory = ContractFactory {
 //!     manifest: environment.manifest.clone(),
-//!     profile: adapter::program_profile(),
-//!     adapter_version: adapter::VERSION.into(),
+//!     profile: adapter::Profile::Program.model_profile(),
 //!     strict_mode: false,
 //!     context_window: None,
 //! };

@@ -18,6 +18,7 @@ fn empty_input<'a>(kwargs: &'a Map, context: &'a Map, tools: &'a ToolDocs) -> Pr
         history: &[],
         tools,
         delegates: &[],
+        format: CallFormat::Any,
     }
 }
 
@@ -94,11 +95,11 @@ Write the program of this method.
 #[test]
 fn retries_read_like_this() {
     let lines = [
-        rejected(RejectionCode::Empty, "", Language::Lua),
-        rejected(RejectionCode::Syntax, "line 2: expected `end`\nnear <eof>", Language::Rhai),
-        repair("return nil + 1", "line 1: attempt to perform arithmetic on nil", Language::Lua),
-        repair_value("return 1", "$: 1 is not a string", Language::Rhai),
-        nudge(Language::Lua),
+        rejected(RejectionCode::Empty, "", Language::Lua, CallFormat::Any),
+        rejected(RejectionCode::Syntax, "line 2: expected `end`\nnear <eof>", Language::Rhai, CallFormat::Any),
+        repair("return nil + 1", "line 1: attempt to perform arithmetic on nil", Language::Lua, CallFormat::Any),
+        repair_value("return 1", "$: 1 is not a string", Language::Rhai, CallFormat::Any),
+        nudge(Language::Lua, CallFormat::Any),
     ];
     insta::assert_snapshot!(lines.map(|line| line.content).join("\n-----\n"), @r###"
 Your last answer was not used (EMPTY): it was empty. Answer with the whole program in Luau, by calling `execute_program` or, without tools, in one ```lua block.
@@ -125,15 +126,32 @@ Your last answer had no program in it. Answer with the whole program in Luau, by
 "###);
 }
 
+/// EC-DG2: what is said is what the profile's adapter takes.
+#[test]
+fn ec_dg2_a_program_is_asked_for_in_the_form_that_is_taken() {
+    let (kwargs, context, tools) = Default::default();
+    let says = |format, words: &str| {
+        let again = nudge(Language::Lua, format).content;
+        assert!(again.ends_with(words), "{format:?}: {again}");
+    };
+    says(CallFormat::Tool, "in Luau, by calling `execute_program`.");
+    says(CallFormat::Text, "in Luau, in one ```lua block.");
+    let json = r#"as one JSON object and nothing else: {"code": the whole program, "language": "lua"}."#;
+    says(CallFormat::Json, json);
+    let input = PromptInput { format: CallFormat::Json, ..empty_input(&kwargs, &context, &tools) };
+    let asked = format!("Write the program of this method. Answer with {}", json.trim_start_matches("as "));
+    assert!(build(&input).user.ends_with(&asked), "{}", build(&input).user);
+}
+
 /// EC-R6: feedback speaks as the user, never as the assistant.
 #[test]
 fn ec_r6_feedback_is_never_assistant_text() {
     for language in Language::ALL {
         for message in [
-            rejected(RejectionCode::Syntax, "x", language),
-            repair("code", "x", language),
-            repair_value("code", "x", language),
-            nudge(language),
+            rejected(RejectionCode::Syntax, "x", language, CallFormat::Any),
+            repair("code", "x", language, CallFormat::Any),
+            repair_value("code", "x", language, CallFormat::Any),
+            nudge(language, CallFormat::Any),
         ] {
             assert_eq!(message.role, MessageRole::User);
             assert!(message.tool_calls.is_empty());

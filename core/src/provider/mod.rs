@@ -17,14 +17,20 @@ use crate::value::{Map, Value};
 pub use crate::message::{ModelReply, RawToolCall, Usage};
 
 mod absent;
+#[cfg(feature = "http")]
+mod capability;
 pub mod cassette;
 #[cfg(feature = "http")]
 mod classify;
 #[cfg(feature = "http")]
+mod dialect;
+#[cfg(feature = "http")]
 mod http;
 pub mod library;
+#[cfg(feature = "llama")]
+pub mod llama;
 #[cfg(feature = "http")]
-pub mod openai;
+pub mod remote;
 pub mod replay;
 pub mod resolve;
 pub mod rotation;
@@ -139,6 +145,15 @@ impl Output {
     /// The one with that spelling.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|output| output.as_str() == name)
+    }
+
+    /// The adapter profile of a model that is asked so: what [`Provider::profile`] says.
+    pub fn profile(self) -> &'static str {
+        match self {
+            Self::Tool => "tool",
+            Self::JsonSchema => "json",
+            Self::Text => "text",
+        }
     }
 }
 
@@ -256,8 +271,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// The model's name as logged, such as `openai:gpt-5.1` or `scripted`.
     fn model(&self) -> &str;
 
-    /// Which adapter profile reads this provider's replies: `program` (program text or execute_program call) for every
-    /// provider of this version. Hashed into contract and transcript.
+    /// Which adapter profile reads this provider's replies (`adapter::Profile`): how its model is asked for a program.
+    /// `program`, which takes every form, for one that knows no better. Hashed into contract and transcript.
     fn profile(&self) -> &str {
         "program"
     }

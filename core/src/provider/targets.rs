@@ -97,6 +97,12 @@ impl Provider for Targets {
         &self.name
     }
 
+    /// The profile that all targets share; `program`, which takes every form, where they differ.
+    fn profile(&self) -> &str {
+        let first = self.targets[0].profile();
+        if self.targets.iter().all(|target| target.profile() == first) { first } else { "program" }
+    }
+
     fn fingerprint(&self) -> &str {
         &self.fingerprint
     }

@@ -5,11 +5,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-use crate::adapter;
-use crate::contract::{ContractFactory, ExecutionContract, Manifest, ManifestTool, Millis};
+use crate::adapter::Profile;
+use crate::contract::{ContractFactory, ExecutionContract, Manifest, ManifestTool, Millis, ModelProfile};
 use crate::kernel::transcript::Transcript;
 use crate::kernel::{Ask, Call, Command, Ended, Environment, Input, Kernel};
 
@@ -59,21 +59,27 @@ pub(crate) async fn drive(contract: Arc<ExecutionContract>, environment: Arc<Env
     }
 }
 
-/// The factory of dynamic calls.
-pub(crate) fn factory() -> &'static ContractFactory {
-    static FACTORY: OnceLock<ContractFactory> = OnceLock::new();
-    FACTORY.get_or_init(|| ContractFactory {
-        manifest: Arc::new(manifest()),
-        profile: adapter::program_profile(),
-        adapter_version: adapter::VERSION.into(),
+/// The factory of dynamic calls to models with that profile. One that does not exist is the contract's to name, and
+/// PRECHECK's to refuse (EC-P4a).
+pub(crate) fn factory(profile: &str) -> ContractFactory {
+    static MANIFEST: LazyLock<Arc<Manifest>> = LazyLock::new(|| Arc::new(manifest()));
+    let known = Profile::from_name(profile);
+    let unknown = || ModelProfile { id: profile.into(), ..Profile::Program.model_profile() };
+    ContractFactory {
+        manifest: MANIFEST.clone(),
+        profile: known.map_or_else(unknown, Profile::model_profile),
         strict_mode: false,
         context_window: Some(CONTEXT_WINDOW),
-    })
+    }
 }
 
 /// What a run with that model finds around it.
-pub(crate) fn environment(model_fingerprint: &str) -> Arc<Environment> {
-    Arc::new(Environment::new(manifest(), model_fingerprint))
+pub(crate) fn environment(profile: &str, model_fingerprint: &str) -> Arc<Environment> {
+    let environment = Environment::new(manifest(), model_fingerprint);
+    let known = environment.profiles.iter().find(|known| *known.id == *profile);
+    let adapter_version = known.map(|known| known.adapter_version.clone());
+    let adapter_version = adapter_version.unwrap_or_else(|| environment.adapter_version.clone());
+    Arc::new(Environment { adapter_version, ..environment })
 }
 
 fn manifest() -> Manifest {

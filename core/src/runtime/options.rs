@@ -175,7 +175,7 @@ impl From<ContractFieldError> for OptionError {
 }
 
 /// Every option name, for suggestions, completion and documentation.
-pub const NAMES: [&str; 48] = [
+pub const NAMES: [&str; 51] = [
     "model",
     "base_url",
     "api_key",
@@ -184,6 +184,9 @@ pub const NAMES: [&str; 48] = [
     "stream",
     "headers",
     "proxy",
+    "context_size",
+    "threads",
+    "gpu_layers",
     "temperature",
     "top_p",
     "repeat_penalty",

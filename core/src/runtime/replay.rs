@@ -408,7 +408,7 @@ fn decision(entry: &StoredEntry) -> Option<Result<(String, Map), String>> {
 /// The kernel's part of [`Runtime::replay`], of a stored run.
 pub fn replay_stored(run: &StoredRun) -> Result<Box<Ended>, LookBackError> {
     let fingerprint = run.entries.first().map_or("", |entry| &*entry.model_fingerprint);
-    let replayed = run.replay(&driver::environment(fingerprint))?;
+    let replayed = run.replay(&driver::environment(run.contract.model_profile_id(), fingerprint))?;
     replayed.ended.ok_or(LookBackError::Unfinished)
 }
 

@@ -88,7 +88,7 @@ impl Settings {
         let tools = Arc::new(ToolSet::default());
         Self {
             model: provider.model().into(),
-            environment: driver::environment(provider.fingerprint()),
+            environment: driver::environment(provider.profile(), provider.fingerprint()),
             chosen: Arc::new(Chosen { model: ModelSpec::Provider(provider.clone()), ..Chosen::default() }),
             prices: Arc::default(),
             provider,
@@ -147,10 +147,16 @@ impl Settings {
             }
         };
         let delegation = options.contract.unwrap_or_default();
+        let prices = options.prices.unwrap_or_else(|| self.prices.clone());
+        let max_cost = options.max_cost.unwrap_or(self.max_cost);
+        if max_cost.is_some() && *prices == Prices::default() {
+            let message = "goes together with `prices`: what a model's tokens cost".to_owned();
+            return Err(OptionError::Invalid { name: "max_cost", message });
+        }
         Ok(Self {
             model: provider.model().into(),
-            prices: options.prices.unwrap_or_else(|| self.prices.clone()),
-            environment: driver::environment(provider.fingerprint()),
+            prices,
+            environment: driver::environment(provider.profile(), provider.fingerprint()),
             chosen,
             max_generation_attempts: options.max_generation_attempts.or(self.max_generation_attempts),
             provider,
@@ -172,7 +178,7 @@ impl Settings {
             max_delegation_depth: options.max_delegation_depth.unwrap_or(self.max_delegation_depth),
             max_calls: options.max_calls.unwrap_or(self.max_calls),
             max_tokens: options.max_tokens.unwrap_or(self.max_tokens),
-            max_cost: options.max_cost.unwrap_or(self.max_cost),
+            max_cost,
             contract_fingerprint: fingerprint(&delegation, &tools),
             delegation,
             tools,

@@ -13,7 +13,7 @@ use crate::failure::{Exit, Failure};
 use crate::options::AgentOptions;
 
 /// Options that hold a secret: shown as a mask.
-const SECRET: [&str; 1] = ["api_key"];
+const SECRET: [&str; 3] = ["api_key", "headers", "proxy"];
 /// What stands for a secret.
 const MASK: &str = "***";
 

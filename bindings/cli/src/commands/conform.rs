@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use cadenza_core::adapter::Profile;
 use cadenza_core::program::Language;
 
 use super::say;
-use crate::conform::{self, RustSurface, ScriptSurface, StoreKind, Surface};
+use crate::conform::{self, Report, RustSurface, ScriptSurface, StoreKind, Surface};
 use crate::failure::{Exit, Failure};
 use crate::{Context, interrupt};
 
@@ -59,6 +60,10 @@ pub struct Conform {
     /// Where calls are kept: `memory`, or `sqlite` for a fresh file per scenario
     #[arg(long, value_name = "STORE", default_value = "memory")]
     store: StoreName,
+    /// Run the scenarios of the execution contract under a model profile: `all`, or one of `stub`, `program`, `tool`, `json`,
+    /// `text` and `gated`
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["runtime", "language", "programs", "store"])]
+    profile: Option<String>,
     /// Print the report as one line of JSON
     #[arg(long)]
     json: bool,
@@ -66,6 +71,10 @@ pub struct Conform {
 
 impl Conform {
     pub(crate) fn run(self, context: &Context<'_>) -> Result<Exit, Failure> {
+        if let Some(name) = &self.profile {
+            let profiles = profiles(name).map_err(Failure::usage)?;
+            return self.report(&conform::run_profiles(&self.paths, &profiles).map_err(Failure::usage)?, context);
+        }
         let language = match self.language {
             ProgramLanguage::Lua => Language::Lua,
             ProgramLanguage::Rhai => Language::Rhai,
@@ -87,6 +96,10 @@ impl Conform {
         };
         let report =
             conform::run(&self.paths, self.programs.as_deref(), &*surface, language, &store).map_err(Failure::usage)?;
+        self.report(&report, context)
+    }
+
+    fn report(&self, report: &Report, context: &Context<'_>) -> Result<Exit, Failure> {
         if self.json {
             super::say_json(&report.to_value());
         } else {
@@ -94,6 +107,17 @@ impl Conform {
         }
         Ok(if report.ok() { Exit::Ok } else { Exit::Failed })
     }
+}
+
+/// The profiles that are meant.
+fn profiles(name: &str) -> Result<Vec<Profile>, String> {
+    if name == "all" {
+        return Ok(Profile::ALL.to_vec());
+    }
+    Profile::from_name(name).map(|profile| vec![profile]).ok_or_else(|| {
+        let known: Vec<&str> = Profile::ALL.iter().map(|profile| profile.as_str()).collect();
+        format!("no model profile {name:?}; there are {}, and `all`", known.join(", "))
+    })
 }
 
 /// Lets the Python package run this same command.

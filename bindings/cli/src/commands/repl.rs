@@ -331,7 +331,7 @@ mod tests {
         };
         for (before, start, expected) in [
             ("local c = Agent.for_role(\"cal", 26, vec!["calculator"]),
-            ("Agent.for_role(\"x\", { max_c", 22, vec!["max_calls"]),
+            ("Agent.for_role(\"x\", { max_c", 22, vec!["max_calls", "max_cost"]),
             ("Agent.for_role(\"x\", { max_calls = 3, langu", 37, vec!["language"]),
             ("calc:re", 5, vec!["remember"]),
             ("ca", 0, vec!["calc"]),

@@ -32,6 +32,17 @@ pub struct Report {
     pub store: &'static str,
     /// In the order in which they ran.
     pub results: Vec<ScenarioResult>,
+    /// Where scenarios ran under model profiles: which, and what their forms cannot say.
+    pub profiles: Option<ProfilesRan>,
+}
+
+/// Under which model profiles scenarios ran.
+#[derive(Clone, Debug)]
+pub struct ProfilesRan {
+    /// Their names.
+    pub names: Vec<&'static str>,
+    /// What was left out, and why.
+    pub left_out: Vec<(String, String)>,
 }
 
 impl Report {
@@ -65,7 +76,7 @@ impl Report {
             }
             Value::Map(map)
         });
-        Value::Map(Map::from([
+        let mut report = Map::from([
             ("runtime".to_owned(), self.runtime.into()),
             ("language".to_owned(), self.language.as_str().into()),
             ("store".to_owned(), self.store.into()),
@@ -73,7 +84,13 @@ impl Report {
             ("passed".to_owned(), Value::Int(self.passed() as i64)),
             ("failed".to_owned(), Value::Int(self.failed() as i64)),
             ("results".to_owned(), Value::List(results.collect())),
-        ]))
+        ]);
+        if let Some(ProfilesRan { names, left_out }) = &self.profiles {
+            let left_out = left_out.iter().map(|(id, why)| (id.clone(), why.as_str().into())).collect();
+            report.insert("profiles".to_owned(), Value::List(names.iter().map(|name| (*name).into()).collect()));
+            report.insert("left_out".to_owned(), Value::Map(left_out));
+        }
+        Value::Map(report)
     }
 
     /// For people: one line per scenario, then the count.
@@ -99,8 +116,20 @@ impl Report {
         let (passed, failed) = (self.passed(), self.failed());
         let counts = format!("{passed} passed, {failed} failed");
         let counts = if self.ok() { style.good(&counts) } else { style.bad(&counts) };
-        let _ =
-            writeln!(text, "{counts} (runtime {}, programs in {}, store {})", self.runtime, self.language, self.store);
+        let _ = match &self.profiles {
+            None => writeln!(
+                text,
+                "{counts} (runtime {}, programs in {}, store {})",
+                self.runtime, self.language, self.store
+            ),
+            Some(ProfilesRan { names, left_out }) => writeln!(
+                text,
+                "{counts}, {} left out, for the form of their profile cannot say them (runtime {}, profiles {})",
+                left_out.len(),
+                self.runtime,
+                names.join(", ")
+            ),
+        };
         text
     }
 }

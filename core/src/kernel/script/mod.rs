@@ -16,13 +16,14 @@ use super::{
     Ask, Call, Command, Decision, Ended, Environment, Executed, Inference, Input, Kernel, Purpose, StateDigest,
     StoredEntry, ToolEnvelope, replay, verify,
 };
-use crate::adapter::{self, Profile};
+use crate::adapter::{self, Profile, Wanted};
 use crate::canonical;
+use crate::contract::manifest::EXECUTE_PROGRAM;
 use crate::contract::{
     ArgumentCheck, ContractDraft, ExecutionContract, Manifest, ManifestTool, Millis, ModelProfile, Tokens, ToolPolicy,
 };
 use crate::ids::Digest;
-use crate::message::{AgentMessage, ModelReply, RawToolCall, Usage};
+use crate::message::{AgentMessage, CallFormat, ModelReply, RawToolCall, Usage};
 use crate::value::{Map, Value};
 
 mod expect;
@@ -86,6 +87,21 @@ pub struct Scenario {
     pub delegation_refused: Option<String>,
     /// What must come out.
     pub expect: Expectation,
+    /// What differs under another model profile, by its name; see [`Scenario::under`].
+    #[serde(default)]
+    pub profiles: BTreeMap<String, Variation>,
+}
+
+/// What differs from a scenario under one model profile.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variation {
+    /// Further fields of the contract.
+    #[serde(default)]
+    pub contract: Map,
+    /// What must come out there, in place of the scenario's own.
+    #[serde(default)]
+    pub expect: Option<Expectation>,
 }
 
 /// How the provider answers the probe.
@@ -161,7 +177,40 @@ impl Scenario {
             base_prompt_bytes: 0,
             delegation_refused: None,
             expect: Expectation::default(),
+            profiles: BTreeMap::new(),
         }
+    }
+
+    /// The scenario under a model profile: its model says the same in the form that the profile asks for, and its contract
+    /// is strict where the profile's contracts are. The error says what that form cannot say.
+    pub fn under(&self, profile: Profile) -> Result<Self, String> {
+        let variation = self.profiles.get(profile.as_str()).cloned();
+        let said: Vec<&Atom> = self.replies.iter().map(|said| &said.atom).collect();
+        match profile.format() {
+            CallFormat::Tool => {}
+            CallFormat::Json | CallFormat::Text => {
+                if said.iter().any(|atom| !is_one_program(atom)) {
+                    return Err("a reply holds one program, and no other calls".to_owned());
+                }
+            }
+            CallFormat::Any => {
+                if variation.is_none() && said.iter().any(|atom| matches!(atom, Atom::Prose(_))) {
+                    return Err("every text is meant as a program, so that nothing is prose".to_owned());
+                }
+            }
+        }
+        let mut scenario = self.clone();
+        let contract = &mut scenario.contract;
+        contract.entry("model_profile_id".into()).or_insert_with(|| profile.as_str().into());
+        if profile.model_profile().strict && !contract.contains_key("strict_mode") {
+            contract.insert("strict_mode".into(), true.into());
+            contract.insert("token_gate".into(), true.into());
+        }
+        if let Some(Variation { contract, expect }) = variation {
+            scenario.contract.extend(contract);
+            scenario.expect = expect.unwrap_or(scenario.expect);
+        }
+        Ok(scenario)
     }
 
     /// Runs the script and compares what came out with what is expected.
@@ -223,6 +272,23 @@ impl Scenario {
             })
             .collect();
         Ok(environment)
+    }
+}
+
+/// Whether a reply can be said where it is a program and nothing else.
+fn is_one_program(atom: &Atom) -> bool {
+    match atom {
+        Atom::Calls { text, calls } => {
+            !text && matches!(calls.as_slice(), [one] if one.name != "done" && one.arguments.is_empty())
+        }
+        Atom::Prose(_)
+        | Atom::Empty
+        | Atom::Bad
+        | Atom::Recoverable
+        | Atom::TransportFailure
+        | Atom::Slow
+        | Atom::Cancel
+        | Atom::Broke => true,
     }
 }
 
@@ -291,7 +357,8 @@ impl<'a> Bench<'a> {
     fn run(mut self) -> Result<Run, Mismatch> {
         let (mut kernel, mut step) = Kernel::start(self.run.contract.clone(), self.run.environment.clone(), self.now);
         let mut transcript = Transcript::new(kernel.header());
-        let profile = self.run.contract.model_profile_id().clone();
+        // PRECHECK lets no other profile pass.
+        let profile = Profile::from_name(self.run.contract.model_profile_id()).unwrap_or(Profile::Stub);
         for number in 1..=MAX_STEPS {
             self.run.digests.push(step.digest);
             let seq = step.digest.seq;
@@ -308,7 +375,7 @@ impl<'a> Bench<'a> {
                 }
                 _ if failed => Input::PersistenceFailed { message: "disk full".into() },
                 Command::Probe => self.probe(),
-                Command::Infer(ask) => self.infer(*ask, &profile),
+                Command::Infer(ask) => self.infer(*ask, profile),
                 Command::Execute(call) => self.execute(&call),
             };
             if self.current.swap_contract {
@@ -338,7 +405,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn infer(&mut self, ask: Ask, profile: &str) -> Input {
+    fn infer(&mut self, ask: Ask, profile: Profile) -> Input {
         self.conversation_bytes += ask.append.iter().map(canonical::length).sum::<u64>();
         self.conversation.extend(ask.append.iter().cloned());
         let tools = if ask.offer_tools { self.offered() } else { Vec::new() };
@@ -361,17 +428,15 @@ impl<'a> Bench<'a> {
             }
             Atom::Cancel => Input::Cancelled { raw_hash: cut("I wi") },
             atom => {
-                let reply = raw_reply(atom);
+                let reply = raw_reply(atom, profile);
                 let compiles = |code: &str| match code.trim_start().starts_with("return") {
                     true => Ok(()),
                     false => Err("unexpected prose".to_owned()),
                 };
                 let strict = self.run.contract.strict_mode();
-                let profile = match profile {
-                    "program" => Profile::Program { language: "lua", compiles: &compiles },
-                    _ => Profile::Stub,
-                };
-                let result = adapter::adapt(profile, strict, &reply);
+                let tool = tool_of(atom, profile);
+                let wanted = Wanted { tool: &tool, language: "lua", compiles: &compiles };
+                let result = adapter::adapt(profile, &wanted, strict, &reply);
                 let chunks = atom.chunks().into_iter().map(Arc::from).collect();
                 let usage = said.tokens.map(|tokens| Usage { output: tokens, ..Usage::default() });
                 let prompt_bytes = said.prompt_bytes.unwrap_or(self.conversation_bytes);
@@ -415,8 +480,43 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// What the scripted model puts on the wire.
-fn raw_reply(atom: &Atom) -> ModelReply {
+/// The tool that a program in a reply calls. Where calls are native they name it themselves.
+fn tool_of(atom: &Atom, profile: Profile) -> String {
+    let called = match profile.format() {
+        CallFormat::Tool | CallFormat::Any => None,
+        CallFormat::Json | CallFormat::Text => atom.calls().first().map(|call| call.name.clone()),
+    };
+    match atom {
+        Atom::Recoverable => "t".to_owned(),
+        _ => called.unwrap_or_else(|| EXECUTE_PROGRAM.to_owned()),
+    }
+}
+
+/// What the scripted model puts on the wire, in the form that its profile asks for.
+fn raw_reply(atom: &Atom, profile: Profile) -> ModelReply {
+    let text = |content: &str| ModelReply { content: Some(content.into()), ..native_reply(atom) };
+    let native = || native_reply(atom);
+    let (call, broken, other) = match profile {
+        Profile::Stub => return native(),
+        Profile::Program | Profile::Tool | Profile::Gated => (None, None, "return 1"),
+        Profile::Json => {
+            (Some(r#"{"code":"return 1","language":"lua"}"#), Some(r#"{"code":"return"#), "```lua\nreturn 1\n```")
+        }
+        Profile::Text => (Some("return 1"), Some("```lua\nreturn 1"), r#"{"code":"return 1"}"#),
+    };
+    let in_text = |content: Option<&str>| {
+        content.map_or_else(native, |content| ModelReply { tool_calls: Vec::new(), ..text(content) })
+    };
+    match atom {
+        Atom::Calls { .. } => in_text(call),
+        Atom::Bad => in_text(broken),
+        Atom::Recoverable => in_text(Some(other)),
+        Atom::Prose(_) | Atom::Empty | Atom::TransportFailure | Atom::Slow | Atom::Cancel | Atom::Broke => native(),
+    }
+}
+
+/// The same as native calls and prose, and as markup where it is to be recovered.
+fn native_reply(atom: &Atom) -> ModelReply {
     let mut reply = ModelReply { model: Some("scripted".into()), ..ModelReply::default() };
     let text = atom.chunks().concat();
     reply.content = (!text.is_empty()).then_some(text);
