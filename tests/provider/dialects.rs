@@ -232,7 +232,7 @@ fn sc_1_51_off_means_off() {
         temperature: Some(None),
         reasoning_effort: Some(None),
         extended_thinking: Some(None),
-        extra: BTreeMap::from([("tool_choice".to_owned(), None), ("toolConfig".to_owned(), None)]),
+        extra: BTreeMap::from([("tool_choice".to_owned(), None), ("toolConfig".to_owned(), None)]).into(),
         ..Params::default()
     };
     for vendor in ALL {
@@ -405,7 +405,7 @@ fn ollama_is_told_its_window_and_believed_no_cut_prompt() {
     complete(&remote(ollama, &server, false), &request("a", "b")).unwrap();
     assert_eq!(server.seen()[0].body["options"]["num_ctx"], 16_384);
     let wide = Value::Map(Map::from([("num_ctx".to_owned(), 32_768.into())]));
-    let params = Params { extra: BTreeMap::from([("options".to_owned(), Some(wide))]), ..Params::default() };
+    let params = Params { extra: BTreeMap::from([("options".to_owned(), Some(wide))]).into(), ..Params::default() };
     let settings = RemoteSettings { params, ..target(ollama, &server) };
     complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
     assert_eq!(server.seen()[1].body["options"]["num_ctx"], 32_768);

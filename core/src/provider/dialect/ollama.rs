@@ -105,7 +105,7 @@ pub(super) fn read(wire: &Wire, request: &ModelRequest, body: &Json) -> Result<M
 
 /// Whether far fewer tokens were read than the prompt must have, and the window is why.
 fn was_cut(wire: &Wire, request: &ModelRequest, read: u64) -> bool {
-    let options = wire.params.extra.get("options").and_then(Option::as_ref).and_then(Value::as_map);
+    let options = wire.params.extra.get("options").and_then(Value::as_map);
     let set = options.and_then(|options| options.get("num_ctx")).and_then(Value::as_int);
     let window = set.and_then(|window| u64::try_from(window).ok()).unwrap_or(DEFAULT_WINDOW);
     let said: usize = request.messages.iter().map(|message| message.content.len()).sum();
