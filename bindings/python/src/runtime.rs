@@ -55,7 +55,7 @@ impl Open {
 ///
 /// Which model: model, base_url, api_key, api_key_file, headers, proxy, output, stream, language, providers. How it is
 /// asked: temperature, top_p, repeat_penalty, seed, max_output_tokens, reasoning_effort, extended_thinking, extra,
-/// force_params. What it costs: prices, max_cost. What is written: log, logging, debug, store,
+/// force_params. What it costs: prices, max_cost. What is written: log, logging, debug, verbose, store,
 /// name, durability. Attempts: max_generation_attempts, execution_repairs, provider_timeout_seconds. One program:
 /// program_timeout_seconds, max_instructions, max_memory_bytes, isolation. One trace: call_timeout_seconds,
 /// max_delegation_depth, max_calls, max_tokens. What is wanted: purpose, deliverable, acceptance, failure_policy,
@@ -86,8 +86,9 @@ impl PyRuntime {
         static DEFAULT: PyOnceLock<Py<PyRuntime>> = PyOnceLock::new();
         let made = DEFAULT.get_or_try_init(py, || {
             let configured = Config::load().and_then(|config| config.options());
-            let options = configured.map_err(|error| option_error_text(py, error.to_string()))?;
+            let mut options = configured.map_err(|error| option_error_text(py, error.to_string()))?;
             options::warn_of_log(py, &options)?;
+            options::watch_in_python(&mut options);
             Py::new(py, Self::of_options(py, options)?)
         })?;
         Ok(made.bind(py))
