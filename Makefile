@@ -9,17 +9,22 @@ export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= never
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The fast linker for the many test programs, where there is one. Not for what is installed: that is built with the same
-# flags as by a plain `pip install .`, so that each finds the other's work done.
+# flags as by a plain `pip install .`, so that each finds the other's work done. Tests of the Python package are tests: they
+# take the debug build, which is there minutes earlier.
 ifneq ($(shell command -v mold 2>/dev/null),)
-test-rust lint: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
-test-rust lint: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
+test-rust test-python lint: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
+test-rust test-python lint: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS := -Clink-arg=-fuse-ld=mold
 endif
 
 VENV := .venv
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 PY := $(VENV)/bin/python
 
-.PHONY: help setup demo test test-rust test-python conform bench soak lint wheel clean
+# llama.cpp's C++ is compiled once for all checkouts and all profiles of this user.
+llama_env := LLAMA_LIB_PROFILE=Release CMAKE_GENERATOR=Ninja CMAKE_C_COMPILER_LAUNCHER=ccache \
+  CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_DIR=$(CACHE)/ccache CCACHE_NOHASHDIR=1
+
+.PHONY: help setup demo test test-rust test-python test-llama conform bench bench-llama soak lint wheel clean
 
 help:  ## lists the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -38,7 +43,7 @@ test: setup  ## everything: Rust, Python, conformance, examples
 	@$(MAKE) --no-print-directory conform
 
 # Tests and measurements keep away from the user's own store, whatever they forget to say.
-test-rust test-python conform bench soak: export XDG_DATA_HOME := $(CURDIR)/$(VENV)/data
+test-rust test-python test-llama conform bench bench-llama soak: export XDG_DATA_HOME := $(CURDIR)/$(VENV)/data
 
 test-rust:
 	if command -v cargo-nextest >/dev/null; then \
@@ -48,12 +53,18 @@ test-rust:
 	cargo check -p cadenza-core --no-default-features
 
 test-python:
-	$(PY) -m maturin develop --quiet
+	$(PY) -m maturin develop --quiet --profile dev
 	$(PY) -m mypy --strict bindings/python/cadenza tests/python/typing_user.py
 	$(PY) -m mypy.stubtest cadenza --allowlist tests/python/stubtest-allow.txt
 	@# The tests' own model server was built with the Rust tests; alone, its test builds it.
 	server=$(CARGO_TARGET_DIR)/debug/examples/wire_server; \
 	  CADENZA_WIRE_SERVER=$$(test -x $$server && echo $$server || true) $(PY) -m pytest -q tests/python
+
+test-llama:  ## the local model (feature `llama`): its own step, because llama.cpp takes some minutes to compile
+	@scripts/setup.sh llama
+	$(llama_env) cargo clippy -p cadenza-core --features llama --all-targets --quiet -- -D warnings
+	$(llama_env) cargo test -p cadenza-core --features llama --lib --quiet llama
+	$(llama_env) cargo test -p cadenza-core --features llama --test llama
 
 conform:  ## every scenario for every host runtime, both program languages and both stores
 	for store in memory sqlite; do \
@@ -69,6 +80,10 @@ bench: setup  ## medians and ratios to a floor, in one run
 	$(PY) -m pip install --quiet --force-reinstall --no-deps target-wheels/*.whl
 	$(CARGO_TARGET_DIR)/release/cadenza-bench
 	$(PY) benches/bench.py
+
+bench-llama:  ## the local model against the bare llama.cpp loop, on a tiny model or on the one in CADENZA_GGUF
+	@scripts/setup.sh llama
+	$(llama_env) cargo run --release -p cadenza-benches --features llama --bin cadenza-bench-llama
 
 soak: setup  ## the long forms of the store's fault tests: kills, power cuts, broken disks, bit flips, many processes
 	CADENZA_KILLS=$${CADENZA_KILLS:-3000} cargo test -p cadenza-core --release --test store_crash -- --nocapture

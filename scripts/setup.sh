@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what a build needs and is missing: a C++ compiler, a fast linker, a Python environment. Runs again in under a
-# second when nothing is missing. Prints only what it does.
+# Installs what a build needs and is missing: a C++ compiler, a fast linker, a Python environment; with the word `llama`,
+# also what llama.cpp is built with. Runs again in under a second when nothing is missing. Prints only what it does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,6 +9,11 @@ command -v g++ >/dev/null || need_packages+=(g++)
 command -v mold >/dev/null || need_packages+=(mold)
 command -v python3 >/dev/null || need_packages+=(python3)
 python3 -c 'import venv, ensurepip' 2>/dev/null || need_packages+=(python3-venv)
+if [ "${1:-}" = llama ]; then
+  for tool in cmake ccache; do command -v $tool >/dev/null || need_packages+=($tool); done
+  command -v ninja >/dev/null || need_packages+=(ninja-build)
+  ls /usr/lib/llvm-*/lib/libclang.so* /usr/lib/*/libclang*.so* >/dev/null 2>&1 || need_packages+=(libclang-dev)
+fi
 if [ ${#need_packages[@]} -gt 0 ]; then
   as_root=()
   if [ "$(id -u)" -ne 0 ]; then as_root=(sudo -n); fi

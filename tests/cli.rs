@@ -544,7 +544,10 @@ fn a_base_url_is_an_address_and_nothing_else() {
     check(
         &ran,
         4,
-        &["--model: option \"model\": no provider", "providers: openai, openai-compatible, library, replay)"],
+        &[
+            "--model: option \"model\": no provider",
+            "providers: openai, openai-responses, openai-compatible, anthropic, gemini, ollama, library, replay, cassette)",
+        ],
     );
 }
 
@@ -851,4 +854,109 @@ fn where_programs_are_locked_the_outcome_names_what_is_missing() {
 fn newest(world: &World, method: &str) -> String {
     let listed = json(&world.run(&["programs", "history", &format!("calculator.{method}"), "--json"]));
     listed.last().unwrap()["id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn eval_scores_a_model_and_says_by_its_exit_code_how_it_went() {
+    let world = World::new();
+    let ran = world.run(&["eval", "--model", "library", "--only", "calculator.add", "--only", "units.speed"]);
+    check(
+        &ran,
+        0,
+        &["calculator", "  add", "units", "total", "2 of 2 passed, 2 at the first attempt (library, programs in lua)"],
+    );
+    assert!(ran.err.is_empty() && !ran.out.contains('\u{1b}'), "{}{}", ran.out, ran.err);
+    let ran = world.run(&["eval", "--only", "calculator", "--json", "--language", "rhai", "--repeat", "2"]);
+    let report: &serde_json::Value = &serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((ran.code, &report["language"], &report["model"]), (Some(1), &"rhai".into(), &"library".into()));
+    let (total, cases) = (&report["total"], report["cases"].as_array().unwrap());
+    assert_eq!((&total["runs"], &total["passed"], cases.len()), (&24.into(), &20.into(), 12));
+    let failed: Vec<_> =
+        cases.iter().filter(|case| !case["failure"].is_null()).map(|case| case["id"].clone()).collect();
+    assert_eq!(failed, ["calculator.compound_interest", "calculator.quadratic"]);
+    assert_eq!(report["prompt_tokens"]["system"], 905);
+    assert!(total["median_ms"].as_f64().unwrap() > 0.0 && total["p95_ms"].as_f64() >= total["median_ms"].as_f64());
+
+    let nobody = ["-o", "call_timeout_seconds=5", "--base-url", "http://127.0.0.1:1/v1"];
+    let ran = world.run(&[&["eval", "--model", "openai-compatible:m", "--only", "text"], &nobody[..]].concat());
+    check(&ran, 3, &["openai-compatible:m cannot be reached: "]);
+    check(&world.run(&["eval", "--only", "calculator.ad"]), 4, &["no case and no group is called \"calculator.ad\""]);
+    check(&world.run(&["eval", "missing.yaml"]), 4, &["missing.yaml: No such file"]);
+    check(&world.run(&["eval", "--store", "x.db"]), 4, &["every case runs in memory", "--log PATH"]);
+    check(&world.run(&["eval", "--repeat", "0"]), 4, &["0 is not in 1..=1000"]);
+    check(&world.run(&["eval", "--model", "nobody:x"]), 4, &["nobody"]);
+    let text = "version: 1\ngroup: mine\ncases:\n- id: mine.one\n  role: calculator\n  calls:\n  - { method: add, args: [1, 1], expect: { value: 3 }, right: [3], wrong: [2] }\n";
+    world.write("mine/one.yaml", text).write("bad.yaml", "version: 1\ngroup: x\ncases: 5\n");
+    let ran = world.run(&["eval", "mine", "--log", "eval.jsonl"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.out.contains("FAIL  mine.one\n      add: expected 3, got the value 2\n0 of 1 passed"), "{}", ran.out);
+    check(&world.run(&["calls", "eval.jsonl"]), 0, &["calculator.add(1, 1)  ok 2"]);
+    check(&world.run(&["eval", "bad.yaml"]), 4, &["bad.yaml:3: `cases` is the int 5; expected a list"]);
+}
+
+#[test]
+fn show_says_what_a_prompt_costs() {
+    let world = World::new();
+    let add = ["call", "calculator", "add", "2", "3", "--model", "library", "-o", "reuse=off", "--log", "log.jsonl"];
+    check(&world.run(&[&add[..], &["--debug"]].concat()), 0, &["5"]);
+    let ran = world.run(&["show", "last", "log.jsonl"]);
+    check(&ran, 0, &["tokens, counted with o200k_base: system 745, role ", "arguments ", "context "]);
+    let tokens = json(&world.run(&["show", "last", "log.jsonl", "--json"]))[0]["prompt_tokens"].clone();
+    assert_eq!((&tokens["system"], &tokens["counted"]), (&745.into(), &true.into()));
+    let total = tokens["total"].as_u64().unwrap();
+    assert!((800..830).contains(&total), "{tokens}");
+    // Without the words, their sizes are known.
+    check(&world.run(&add), 0, &["5"]);
+    let shown = json(&world.run(&["show", "last", "log.jsonl", "--json"]))[0].clone();
+    assert_eq!(
+        (&shown["system_prompt"], &shown["prompt_tokens"]["counted"]),
+        (&serde_json::Value::Null, &false.into())
+    );
+    let estimate = shown["prompt_tokens"]["total"].as_u64().unwrap();
+    assert!(estimate.abs_diff(total) < total / 5, "{estimate} for {total}");
+    assert!(shown["prompt_bytes"]["system"].as_u64().unwrap() > 2_000, "{shown}");
+    check(&world.run(&["show", "last", "log.jsonl"]), 0, &["tokens, from its size: system "]);
+    // A call that asked nobody has no prompt.
+    check(
+        &world.run(&[
+            "run",
+            world
+                .write("a.lua", "local c = Agent.for_role('calculator', {log = 'r.jsonl'}) c:add(1, 2) c:add(4, 5)")
+                .path("a.lua")
+                .to_str()
+                .unwrap(),
+        ]),
+        0,
+        &[],
+    );
+    let reused = json(&world.run(&["show", "last", "r.jsonl", "--json"]))[0].clone();
+    assert_eq!(
+        (&reused["program_source"], reused.get("prompt_bytes"), reused.get("prompt_tokens")),
+        (&"reused".into(), None, None)
+    );
+}
+
+#[test]
+fn a_recorded_call_is_played_without_its_model() {
+    let world = World::new();
+    let call = |options: &[&str]| world.run(&[&["call", "calculator", "divide", "7", "2"], options].concat());
+    check(&call(&["--model", "library", "--record", "c.jsonl"]), 0, &["3.5"]);
+    check(&call(&["--model", "cassette:c.jsonl"]), 0, &["3.5"]);
+    assert!(!world.path("data").exists(), "what is recorded and what is played is kept nowhere else");
+    let ran = world.run(&["call", "calculator", "divide", "9", "2", "--model", "cassette:c.jsonl"]);
+    check(
+        &ran,
+        1,
+        &["has no reply for calculator.divide", "the nearest is line 3", "says `args: [7,2]` and now `args: [9,2]`"],
+    );
+    check(&call(&["--model", "cassette:missing.jsonl"]), 4, &["cassette missing.jsonl: No such file"]);
+    let eval = ["eval", "--only", "calculator", "--json"];
+    let scored = world.run(&[&eval[..], &["--model", "library", "--record", "eval.jsonl"]].concat());
+    let played = world.run(&[&eval[..], &["--model", "cassette:eval.jsonl"]].concat());
+    assert_eq!((scored.code, played.code), (Some(1), Some(1)), "{}{}", scored.err, played.err);
+    let passed = |ran: &Ran| {
+        let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        report["total"]["passed"].as_u64()
+    };
+    assert_eq!((passed(&scored), passed(&played)), (Some(10), Some(10)));
 }

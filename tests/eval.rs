@@ -233,6 +233,23 @@ fn the_library_answers_what_it_is_known_to_answer() {
     );
 }
 
+/// What the prompts of the corpus cost, by section: the figures that a change of their words has to answer for.
+#[test]
+fn prompts_of_the_corpus_cost_this_much() {
+    let solutions = solutions();
+    let cases = corpus();
+    for (language, system) in [(Language::Lua, 745), (Language::Rhai, 905)] {
+        let runs =
+            cases.iter().map(|case| vec![run(case, model(&solutions.right[&case.id], None), language)]).collect();
+        let report = Report::new("scripted", language, &cases, runs);
+        assert!(report.ok());
+        let sections: BTreeMap<&str, u64> = report.sections().into_iter().collect();
+        println!("{language}: {sections:?}");
+        assert_eq!((sections["system"], sections["frame"]), (system, 44), "{language}: {sections:?}");
+        assert!(sections["total"] <= system + 110, "{language}: {sections:?}");
+    }
+}
+
 fn failing(class: ProviderErrorClass) -> Arc<dyn Provider> {
     Arc::new(Scripted::respond(move |_| Err(ProviderError::new(class, "nobody there"))))
 }

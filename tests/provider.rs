@@ -16,7 +16,8 @@ use cadenza_core::message::{AgentMessage, CallFormat, MessageRole, RejectionCode
 use cadenza_core::outcome::ProgramSource;
 use cadenza_core::program::Language;
 use cadenza_core::prompt;
-use cadenza_core::provider::openai::{OpenAi, OpenAiSettings};
+use cadenza_core::provider::local;
+use cadenza_core::provider::remote::{Remote, RemoteSettings, Vendor};
 use cadenza_core::provider::resolve::ResolveProblem;
 use cadenza_core::provider::scripted::{Plan, PlanError, PlanItem, Played};
 use cadenza_core::provider::target::TargetOptions;
@@ -31,6 +32,9 @@ use serde_json::{Value as Json, json};
 #[path = "support/wire_server.rs"]
 #[allow(dead_code, reason = "shared with an example that uses less of it")]
 mod wire_server;
+
+#[path = "provider/dialects.rs"]
+mod dialects;
 
 use wire_server::{Answer, WireServer, fixtures};
 
@@ -119,21 +123,16 @@ fn complete(provider: &dyn Provider, request: &ModelRequest) -> Result<ModelRepl
     block_on(provider.complete(request, &CancelToken::default()))
 }
 
-fn settings(base_url: &str) -> OpenAiSettings {
-    OpenAiSettings {
-        name: "openai:test".into(),
-        wire_name: "test".into(),
-        base_url: base_url.into(),
-        key: Secret::new(KEY),
-        organization: None,
-        project: None,
-        output: Output::Tool,
-        official: true,
-    }
+fn settings(vendor: Vendor, base_url: &str) -> RemoteSettings {
+    RemoteSettings { key: Secret::new(KEY), ..RemoteSettings::new(vendor, "openai:test", "test", base_url) }
 }
 
-fn openai(base_url: &str) -> OpenAi {
-    OpenAi::new(settings(base_url)).unwrap()
+fn openai(base_url: &str) -> Remote {
+    Remote::new(settings(Vendor::OpenAi, base_url)).unwrap()
+}
+
+fn asking_for(output: Output, base_url: &str) -> Remote {
+    Remote::new(RemoteSettings { output: Some(output), ..settings(Vendor::OpenAi, base_url) }).unwrap()
 }
 
 fn ask(server: &WireServer) -> Result<ModelReply, ProviderError> {
@@ -281,9 +280,9 @@ mod wire {
     fn a_program_comes_back_as_a_forced_tool_call() {
         let server =
             WireServer::start(Some(KEY), |seen| Answer::Program(format!("return {:?}", seen.method().unwrap())));
-        let mut settings = settings(&server.base_url());
-        settings.organization = Some("org-1".into());
-        let provider = OpenAi::new(settings).unwrap();
+        let mut settings = settings(Vendor::OpenAi, &server.base_url());
+        settings.headers = vec![("openai-organization".into(), Secret::unlisted("org-1").unwrap())];
+        let provider = Remote::new(settings).unwrap();
         let request = ModelRequest { max_output_tokens: Some(900), ..request("calculator", "add") };
         let reply = complete(&provider, &request).unwrap();
 
@@ -310,9 +309,8 @@ mod wire {
     #[test]
     fn structured_output_comes_back_as_the_same_call() {
         let server = WireServer::always(Answer::Program("return 1".into()));
-        let provider =
-            OpenAi::new(OpenAiSettings { output: Output::JsonSchema, official: false, ..settings(&server.base_url()) })
-                .unwrap();
+        let settings = settings(Vendor::OpenAiCompatible, &server.base_url());
+        let provider = Remote::new(RemoteSettings { output: Some(Output::JsonSchema), ..settings }).unwrap();
         let request = ModelRequest { max_output_tokens: Some(9), ..request("calculator", "add") };
         let reply = complete(&provider, &request).unwrap();
         assert_eq!(reply.content, None);
@@ -327,7 +325,7 @@ mod wire {
     #[test]
     fn plain_text_comes_back_as_text() {
         let server = WireServer::always(Answer::Program("return 1".into()));
-        let provider = OpenAi::new(OpenAiSettings { output: Output::Text, ..settings(&server.base_url()) }).unwrap();
+        let provider = asking_for(Output::Text, &server.base_url());
         let reply = complete(&provider, &request("calculator", "add")).unwrap();
         assert_eq!((reply.content.as_deref(), reply.tool_calls.len()), (Some("return 1"), 0));
         let body = &server.seen()[0].body;
@@ -339,7 +337,7 @@ mod wire {
     fn ec_t4_8_no_tools_are_offered_when_there_are_none() {
         let server = WireServer::always(Answer::Program("done".into()));
         for output in Output::ALL {
-            let provider = OpenAi::new(OpenAiSettings { output, ..settings(&server.base_url()) }).unwrap();
+            let provider = asking_for(output, &server.base_url());
             let synthesis = ModelRequest { tools: [].into(), ..request("a", "b") };
             assert_eq!(complete(&provider, &synthesis).unwrap().content.as_deref(), Some("done"));
         }
@@ -430,8 +428,9 @@ mod wire {
         }
     }
 
+    /// SC-3.05 to 3.08: seconds, dates, milliseconds; the delay of a body is in the recorded refusals.
     #[test]
-    fn waits_in_every_form_are_understood() {
+    fn sc_3_05_waits_in_every_form_are_understood() {
         let wait = |headers: &[(&str, &str)]| {
             let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
             let refusal = Answer::Raw { status: 429, headers, body: b"{}".to_vec() };
@@ -499,7 +498,7 @@ mod lying_servers {
     }
 
     #[test]
-    fn what_is_no_completion_is_an_invalid_response() {
+    fn sc_3_22_what_is_no_completion_is_an_invalid_response() {
         let invalid = ProviderErrorClass::InvalidResponse;
         expect(typed("text/html", b"<html><h1>It works</h1></html>"), invalid, "the reply is text/html, not JSON");
         expect(typed("text/event-stream", b"data: {}\n\n"), invalid, "text/event-stream");
@@ -526,7 +525,7 @@ mod lying_servers {
     fn fifty_megabytes_are_not_read() {
         let start = Instant::now();
         let piece = vec![b' '; 1 << 20];
-        let flood = Answer::Drip { pieces: vec![piece; 50], pause: Duration::ZERO };
+        let flood = Answer::Drip { kind: "application/json", pieces: vec![piece; 50], pause: Duration::ZERO };
         expect(flood, ProviderErrorClass::InvalidResponse, "larger than 8388608 bytes");
         let refusal = Answer::Raw { status: 500, headers: Vec::new(), body: vec![b'x'; 50 << 20] };
         expect(refusal, ProviderErrorClass::Network, "HTTP 500");
@@ -551,7 +550,7 @@ mod lying_servers {
     }
 
     #[test]
-    fn nobody_there_is_a_network_failure() {
+    fn sc_3_16_nobody_there_is_a_network_failure() {
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         for (base_url, words) in [
             (format!("http://{closed}/v1"), "no connection (127.0.0.1)"),
@@ -573,8 +572,11 @@ mod lying_servers {
     #[test]
     fn ec_t1_2_silence_ends_with_the_timeout() {
         let body = json!({"choices": [{"message": {"content": "return 1"}}]}).to_string();
-        let slow =
-            Answer::Drip { pieces: body.bytes().map(|byte| vec![byte]).collect(), pause: Duration::from_millis(20) };
+        let slow = Answer::Drip {
+            kind: "application/json",
+            pieces: body.bytes().map(|byte| vec![byte]).collect(),
+            pause: Duration::from_millis(20),
+        };
         for answer in [Answer::Hang, slow] {
             let server = WireServer::always(answer);
             let short = ModelRequest { timeout: Duration::from_millis(150), ..request("a", "b") };
@@ -661,10 +663,11 @@ mod waiting {
     #[test]
     fn many_requests_wait_at_once_on_one_thread() {
         const MANY: usize = 500;
-        let later = Answer::After(Duration::from_secs(2), Box::new(Answer::Program("return 1".into())));
+        let later = Answer::After(Duration::from_secs(5), Box::new(Answer::Program("return 1".into())));
         let server = WireServer::always(later);
         let provider = openai(&server.base_url());
-        let request = ModelRequest { timeout: Duration::from_secs(50), ..request("a", "b") };
+        let request =
+            ModelRequest { timeout: Duration::from_secs(50), total: Duration::from_secs(50), ..request("a", "b") };
         let cancel = CancelToken::default();
         let start = Instant::now();
         let replies = join_all((0..MANY).map(|_| provider.complete(&request, &cancel)).collect());
@@ -858,22 +861,125 @@ mod resolving {
         assert_eq!(resolved.origin.to_string(), "configuration file");
     }
 
-    /// A key that this version cannot use is not a default, and is not passed over in silence.
+    /// The first key in the environment chooses, in the order of product.md section 6.
     #[test]
-    fn a_key_without_its_provider_is_noted() {
-        in_environment(&[("ANTHROPIC_API_KEY", KEY), ("GEMINI_API_KEY", KEY)], |settings| {
-            let resolved = resolve(&ModelSpec::Default, settings).unwrap();
-            assert_eq!(resolved.origin, Origin::Default);
-            assert_eq!(resolved.notes.len(), 2);
-            assert!(resolved.notes[0].contains("ANTHROPIC_API_KEY") && !resolved.notes[0].contains(KEY));
+    fn the_first_key_chooses() {
+        let keys = [("GEMINI_API_KEY", KEY), ("OPENAI_API_KEY_FILE", "/no/such/file"), ("ANTHROPIC_API_KEY", KEY)];
+        let default = |keys: &[(&str, &str)]| chosen(ModelSpec::Default, keys);
+        let anthropic = ("anthropic:claude-sonnet-4-5".to_owned(), Origin::Environment("ANTHROPIC_API_KEY"));
+        assert_eq!(default(&keys).unwrap(), anthropic);
+        // A file that is not there is a mistake, and no reason to ask somebody else.
+        assert!(default(&keys[..2]).unwrap_err().contains("/no/such/file"));
+        let gemini = ("gemini:gemini-2.5-flash".to_owned(), Origin::Environment("GEMINI_API_KEY"));
+        assert_eq!(default(&keys[..1]).unwrap(), gemini);
+        // Other programs have such a key too: it is used where Gemini is asked for, and chooses nothing.
+        let google = [("GOOGLE_API_KEY", KEY)];
+        assert_eq!(default(&google).unwrap().0, "library");
+        assert_eq!(chosen("gemini:x", &google).unwrap().0, "gemini:x");
+    }
+
+    /// A local model that answers comes after all that is configured, and before the library.
+    #[test]
+    fn a_local_model_comes_before_the_library() {
+        let asked = std::sync::Mutex::new(Vec::new());
+        let local = |address: &str| {
+            asked.lock().unwrap().push(address.to_owned());
+            Some("qwen3:8b".to_owned())
+        };
+        let resolved = |variables: &[(&str, &str)]| {
+            in_environment(variables, |settings| {
+                let settings = ModelSettings { local: Some(&local), ..settings.clone() };
+                resolve(&ModelSpec::Default, &settings).unwrap()
+            })
+        };
+        let by_default = resolved(&[]);
+        assert_eq!((by_default.provider.model(), by_default.origin), ("ollama:qwen3:8b", Origin::Default));
+        assert!(by_default.notes[0].contains("http://localhost:11434"), "{:?}", by_default.notes);
+        assert_eq!(resolved(&[("OLLAMA_HOST", "0.0.0.0:9999")]).provider.model(), "ollama:qwen3:8b");
+        assert_eq!(resolved(&[("GEMINI_API_KEY", KEY)]).provider.model(), "gemini:gemini-2.5-flash");
+        // Nobody looks in the network for a model that nobody named.
+        assert_eq!(resolved(&[("OLLAMA_HOST", "http://gpu.invalid:11434")]).provider.model(), "library");
+        assert_eq!(*asked.lock().unwrap(), ["http://localhost:11434", "http://127.0.0.1:9999"]);
+    }
+
+    /// The look for a local server is short, and content with whatever answers.
+    #[test]
+    fn a_local_server_is_found_or_not() {
+        let server = WireServer::always(Answer::Hang);
+        let found = (0..10).find_map(|_| local::look(&server.root()));
+        assert_eq!(found.as_deref(), Some("echo:latest"));
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        assert_eq!(local::look(&format!("http://{closed}")), None);
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let start = Instant::now();
+        assert_eq!(local::look(&format!("http://{}", silent.local_addr().unwrap())), None);
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        assert_eq!(local::look("http://192.0.2.1:11434"), None);
+    }
+
+    /// A key or an address for everybody goes to nobody when the targets are of different providers.
+    #[test]
+    fn one_key_for_different_providers_is_refused() {
+        let key = || TargetOptions { api_key: Secret::new(KEY), ..TargetOptions::default() };
+        let with = |name: &str, options: TargetOptions| {
+            let resolved = resolve(&name.into(), &of_options(options));
+            resolved.map(drop).map_err(|error| (error.option(), error.to_string()))
+        };
+        let (option, text) = with("openai:a, anthropic:b", key()).unwrap_err();
+        assert_eq!(option, "api_key");
+        assert!(text.contains("openai, anthropic") && text.contains("providers="), "{text}");
+        let address = TargetOptions { base_url: Some("http://127.0.0.1:1".into()), ..key() };
+        assert!(with("gemini:a, ollama:b", address).is_err());
+        let header = BTreeMap::from([("authorization".to_owned(), Secret::new(KEY))]);
+        let headers = TargetOptions { headers: header, ..TargetOptions::default() };
+        assert_eq!(with("gemini:a, anthropic:b", headers).unwrap_err().0, "headers");
+        assert!(with("openai:a, openai-responses:b, library", key()).is_ok());
+        let own = |name: &str| ModelSpec::Target { name: name.into(), options: Box::new(key()) };
+        let both = ModelSpec::Targets(vec![own("openai:a"), own("anthropic:b")]);
+        assert!(resolve(&both, &ModelSettings::default()).is_ok());
+        // Who has a key of its own does not share.
+        let mixed = ModelSpec::Targets(vec!["openai:a".into(), own("anthropic:b")]);
+        assert!(resolve(&mixed, &of_options(key())).is_ok());
+    }
+
+    /// A key of the environment goes to its vendor, and a missing one is named.
+    #[test]
+    fn each_vendor_has_its_variables() {
+        for (name, variable, url_variable) in [
+            ("openai:m", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
+            ("openai-responses:m", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
+            ("anthropic:m", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
+            ("gemini:m", "GEMINI_API_KEY", "GEMINI_BASE_URL"),
+        ] {
+            assert!(problem(name, &[]).contains(&format!("set {variable}")), "{name}");
+            let server = WireServer::start(Some(KEY), |_| Answer::Program("return 1".into()));
+            let address = if name.starts_with("openai") { server.base_url() } else { server.root() };
+            in_environment(&[(variable, KEY), (url_variable, &address)], |settings| {
+                let provider = resolve(&name.into(), settings).unwrap().provider;
+                assert!(complete(&*provider, &request("a", "b")).is_ok(), "{name}");
+            });
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), format!("{KEY}\n")).unwrap();
+            let path = file.path().display().to_string();
+            in_environment(&[(&format!("{variable}_FILE"), &path), (url_variable, &address)], |settings| {
+                let provider = resolve(&name.into(), settings).unwrap().provider;
+                assert!(complete(&*provider, &request("a", "b")).is_ok(), "{name}");
+            });
+        }
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        in_environment(&[("OLLAMA_HOST", &server.address.to_string())], |settings| {
+            let provider = resolve(&"ollama:m".into(), settings).unwrap().provider;
+            let reply = complete(&*provider, &request("a", "b")).unwrap();
+            assert_eq!(reply.tool_calls[0].name, "execute_program");
         });
+        // Who asks by a header of its own needs no key.
+        let header = BTreeMap::from([("authorization".to_owned(), Secret::new(&format!("Bearer {KEY}")))]);
+        let headers = TargetOptions { headers: header, ..TargetOptions::default() };
+        assert!(resolve(&"anthropic:m".into(), &of_options(headers)).is_ok());
     }
 
     #[test]
     fn errors_say_what_to_do() {
-        for later in ["anthropic:claude", "gemini:pro", "ollama:qwen", "llama:m.gguf"] {
-            assert!(problem(later, &[]).contains("not in this version; use `openai-compatible:NAME`"), "{later}");
-        }
         assert!(problem("replay:x", &[]).contains("`replay:x`: nothing is recorded here"));
         let text = problem("opnai:gpt-5.1", &[]);
         assert!(text.contains("did you mean `openai`?") && text.contains("openai-compatible, library"), "{text}");

@@ -394,6 +394,13 @@ fn a_runtime_counts_what_its_models_used_by_target() {
     assert_eq!((used[0].1.requests, used[0].1.failed, used[0].1.tokens.total()), (3, 3, 0));
     assert_eq!((used[1].1.requests, used[1].1.failed, used[1].1.tokens.total()), (3, 0, 45));
     assert_eq!((used[1].1.cost.usd(), used[1].1.unpriced), (0.000_045, 0));
+
+    // A reply that is no program counts as failed, with what it used.
+    let broken = Reply(ModelReply { usage: Some(usage), ..ModelReply::call("", "execute_program", "{") });
+    let world = World::new(&[&[broken, ONE]], &attempts(2));
+    assert!(world.call().ok());
+    let used = world.runtime.usage();
+    assert_eq!((used[0].1.requests, used[0].1.failed, used[0].1.tokens.total(), used[0].1.unpriced), (2, 1, 15, 1));
 }
 
 /// Money is a budget of the whole flow: the request that goes over it is the last one.

@@ -127,7 +127,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("tokens", &[]),
     ("program", &["cancel", "canonical", "ids", "outcome", "value"]),
     ("printable", &[]),
-    ("provider", &["cancel", "fork", "message", "outcome", "printable", "program", "prompt", "value"]),
+    ("provider", &["cancel", "fork", "ids", "message", "outcome", "printable", "program", "prompt", "value"]),
     ("tools", &["cancel", "canonical", "ids", "schema", "value"]),
     (
         "store",

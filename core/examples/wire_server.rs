@@ -34,7 +34,7 @@ fn main() {
 }
 
 fn answer(plan: &Json, seen: &Seen) -> Answer {
-    let model = seen.body["model"].as_str().unwrap_or_default();
+    let model = seen.model();
     if let Some(name) = model.strip_prefix("error:") {
         return refusal(name);
     }

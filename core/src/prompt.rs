@@ -17,7 +17,7 @@ use crate::value::{Map, Value, write_json_string};
 
 mod sections;
 
-pub use sections::{SECTIONS, Section, sections};
+pub use sections::{FEEDBACK, SECTIONS, Section, section_bytes, sections};
 
 /// Version of these words. Part of what a transcript's adapter entry names; raise it with every change of meaning.
 pub const PROMPT_VERSION: &str = "prompt/1";

@@ -39,6 +39,9 @@ class _TargetOptions(TypedDict, total=False):
     proxy: str | Literal[False] | None
     output: Literal["tool", "json_schema", "text"]
     stream: bool
+    context_size: int
+    threads: int
+    gpu_layers: int
     temperature: float | None
     top_p: float | None
     repeat_penalty: float | None
@@ -90,6 +93,7 @@ class _Options(_TargetOptions, total=False):
     tools: Iterable[Callable[..., Any]] | Mapping[str, Callable[..., Any]] | Callable[..., Any] | None
     reuse: Literal["auto", "off", "locked"]
     store: str | None
+    record: str | None
     name: str | None
     namespace: str
     durability: str | None

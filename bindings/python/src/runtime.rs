@@ -55,8 +55,9 @@ impl Open {
 ///
 /// Which model: model, base_url, api_key, api_key_file, headers, proxy, output, stream, language, providers. How it is
 /// asked: temperature, top_p, repeat_penalty, seed, max_output_tokens, reasoning_effort, extended_thinking, extra,
-/// force_params. What it costs: prices, max_cost. What is written: log, logging, debug, verbose, store,
-/// name, durability. Attempts: max_generation_attempts, execution_repairs, provider_timeout_seconds. One program:
+/// force_params; a local model also: context_size, threads, gpu_layers. What it costs: prices, max_cost. What is written:
+/// log, logging, debug, store, record, name, durability. Who watches: verbose. Attempts: max_generation_attempts,
+/// execution_repairs, provider_timeout_seconds. One program:
 /// program_timeout_seconds, max_instructions, max_memory_bytes, isolation. One trace: call_timeout_seconds,
 /// max_delegation_depth, max_calls, max_tokens. What is wanted: purpose, deliverable, acceptance, failure_policy,
 /// intent_signature, delegation_contract. And: tools, reuse, namespace. The README describes each.

@@ -156,6 +156,13 @@ impl<'a> Attempts<'a> {
         self.prompt.as_ref().map(|prompt| (prompt.system.to_string(), prompt.user.to_string())).unwrap_or_default()
     }
 
+    /// Bytes of each section of that prompt, feedback of earlier attempts included; empty when no model was asked.
+    pub(super) fn prompt_bytes(&self) -> Box<[(&'static str, u32)]> {
+        let Some(Prompt { system, user }) = &self.prompt else { return Box::default() };
+        let feedback = self.feedback.iter().map(|message| message.content.len()).sum();
+        prompt::section_bytes(system, user, feedback)
+    }
+
     /// Turns the ended run into what the caller sees, and decides what becomes of its attempts.
     pub(super) fn settle(&mut self, ran: &Ran) -> (Outcome, Arc<Metadata>) {
         self.watching.ended();
@@ -188,6 +195,7 @@ impl<'a> Attempts<'a> {
         };
         (self.tokens_in, self.tokens_out) = (ended.spent.tokens_in.0, ended.spent.tokens_out.0);
         self.charge(&ended.spent);
+        call.agent.runtime().count(&self.accounting);
         let metadata = Arc::new(Metadata {
             agent_outcome: ended.agent_outcome,
             reason: ended.reason,
@@ -458,10 +466,9 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Counts a request: for the caller, for the flow, for the runtime.
+    /// Counts a request: for the caller, and for the flow.
     fn account(&mut self, entry: AccountingEntry) {
         self.call.trace.charge_cost(&entry);
-        self.call.agent.runtime().count(&entry);
         self.accounting.push(entry);
     }
 

@@ -661,6 +661,7 @@ impl<'a> Call<'a> {
             depth: self.depth,
             tokens_in: attempts.tokens_in,
             tokens_out: attempts.tokens_out,
+            prompt_bytes: attempts.prompt_bytes(),
             attempt_failures: attempts.failures.clone(),
             debug,
             contract: frame.contract.clone(),

@@ -49,6 +49,8 @@ pub struct CallRecord {
     pub tokens_in: u64,
     /// Completion tokens.
     pub tokens_out: u64,
+    /// Bytes of each section of the prompt, by `prompt::SECTIONS`; empty when no model was asked.
+    pub prompt_bytes: Box<[(&'static str, u32)]>,
     /// Attempts that failed before the last one, and the last one if the call failed.
     pub attempt_failures: Vec<AttemptFailure>,
     /// Only with `debug`.
@@ -159,6 +161,10 @@ impl CallRecord {
         put("attempt_failures", Field::List(&failures));
         let accounting: Vec<Value> = metadata.accounting.iter().map(|entry| Value::Map(entry.to_map())).collect();
         put("accounting", Field::List(&accounting));
+        if !self.prompt_bytes.is_empty() {
+            let sizes = self.prompt_bytes.iter().map(|(name, bytes)| ((*name).to_owned(), Value::from(*bytes)));
+            put("prompt_bytes", Field::Map(&sizes.collect()));
+        }
         put("transcript_head", Field::Text(&metadata.head().to_hex()));
         put("transcript_length", Field::Int(metadata.length() as i64));
         if let Some(debug) = &self.debug {

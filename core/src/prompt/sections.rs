@@ -3,9 +3,25 @@
 //! Works on the texts as they were kept, in logs and stores, too. Every byte belongs to exactly one section: the sections,
 //! one after the other, are the prompt.
 
+use crate::program::Language;
+
 /// Names of sections, in the order in which they stand in a prompt.
-pub const SECTIONS: [&str; 10] =
-    ["system", "role", "method", "contract", "tools", "delegates", "frame", "arguments", "context", "history"];
+pub const SECTIONS: [&str; 11] = [
+    "system",
+    "role",
+    "method",
+    "contract",
+    "tools",
+    "delegates",
+    "frame",
+    "arguments",
+    "context",
+    "history",
+    FEEDBACK,
+];
+
+/// What the model was told about its earlier answers. It follows the two texts, as messages of its own.
+pub const FEEDBACK: &str = "feedback";
 
 /// A part of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +54,9 @@ const DATA_HEADS: [(&str, &str); 4] =
 /// data and comes before and after it. Text that is no prompt of ours is all `frame`.
 pub fn sections<'a>(system: &'a str, user: &'a str) -> Vec<Section<'a>> {
     let mut found = Vec::new();
-    let tools = system.find(HOST_TOOLS).unwrap_or(system.len());
+    // Today's words need no search.
+    let today = Language::ALL.into_iter().map(super::stable_text).find(|words| system.starts_with(words));
+    let tools = today.map(str::len).or_else(|| system.find(HOST_TOOLS)).unwrap_or(system.len());
     push(&mut found, "system", &system[..tools]);
     push(&mut found, "tools", &system[tools..]);
     let (mut name, mut begin, mut at) = ("frame", 0, 0);
@@ -59,6 +77,21 @@ pub fn sections<'a>(system: &'a str, user: &'a str) -> Vec<Section<'a>> {
     }
     push(&mut found, name, &user[begin..]);
     found
+}
+
+/// Bytes of each section of a prompt and of the feedback that followed it, in the order of [`SECTIONS`]; those that are not
+/// there are left out. Takes a microsecond or two: it is done for every call that asks a model.
+pub fn section_bytes(system: &str, user: &str, feedback: usize) -> Box<[(&'static str, u32)]> {
+    let mut sizes = [0_usize; SECTIONS.len()];
+    let texts = sections(system, user).into_iter().map(|section| (section.name, section.text.len()));
+    for (name, bytes) in texts.chain([(FEEDBACK, feedback)]) {
+        // Every section has one of these names.
+        if let Some(index) = SECTIONS.iter().position(|known| *known == name) {
+            sizes[index] += bytes;
+        }
+    }
+    let sizes = SECTIONS.into_iter().zip(sizes).filter(|(_, bytes)| *bytes > 0);
+    sizes.map(|(name, bytes)| (name, u32::try_from(bytes).unwrap_or(u32::MAX))).collect()
 }
 
 fn push<'a>(found: &mut Vec<Section<'a>>, name: &'static str, text: &'a str) {

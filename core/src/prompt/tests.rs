@@ -370,3 +370,15 @@ proptest! {
         prop_assert_eq!(whole, format!("{}{}", prompt.system, prompt.user));
     }
 }
+
+#[test]
+fn the_bytes_of_sections_are_those_of_the_prompt() {
+    let (kwargs, context, tools) = Default::default();
+    let prompt = build(&empty_input(&kwargs, &context, &tools));
+    let sizes = section_bytes(&prompt.system, &prompt.user, 7);
+    let names: Vec<&str> = sizes.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["system", "role", "method", "frame", "arguments", "context", "feedback"]);
+    let total: u32 = sizes.iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!(total as usize, prompt.system.len() + prompt.user.len() + 7);
+    assert!(section_bytes("", "", 0).is_empty());
+}

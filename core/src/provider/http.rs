@@ -1,17 +1,21 @@
 //! HTTP for all remote providers: clients with pooled connections, one bounded POST, transport failures classed.
 //!
 //! It never reads what a reply means, never follows a redirect (a key goes to the host it was meant for, and to no
-//! other), and never holds more than [`MAX_BODY_BYTES`] of a reply.
+//! other), and never holds more than [`MAX_BODY_BYTES`] of a reply, whole or in pieces.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::error::Error as _;
 use std::net::IpAddr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::header::HeaderMap;
-use reqwest::{Client, Url};
+use reqwest::{Client, Proxy, Response, Url};
 
 use super::secret::Secret;
+use super::target::Field;
 use super::wait::Shared;
 use super::{ProviderError, ProviderErrorClass};
 
@@ -26,14 +30,44 @@ const KEEP_IDLE: Duration = Duration::from_secs(90);
 
 /// One request.
 pub(crate) struct Post {
+    /// The provider's name, for messages.
+    pub model: String,
     /// Where to.
     pub url: Url,
     /// All headers, the key's included.
     pub headers: HeaderMap,
-    /// JSON.
-    pub body: Vec<u8>,
-    /// The key, so that it can be removed from what comes back.
-    pub key: Option<Secret>,
+    /// Through which proxy: the system's, none, or this one.
+    pub proxy: Field<Secret>,
+    /// What is removed from whatever comes back.
+    pub hidden: Hidden,
+}
+
+/// What must not come back out of a server.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hidden {
+    /// Removed from everything.
+    pub keys: Vec<Secret>,
+    /// Private, but maybe ordinary words: removed from what is told of a failure, not from what a model says.
+    pub words: Vec<Secret>,
+}
+
+impl Hidden {
+    /// Text of a reply without keys.
+    pub fn scrub<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        scrub(&self.keys, Cow::Borrowed(text))
+    }
+
+    /// Text of a failure without keys and private words.
+    pub fn scrub_failure(&self, text: &str) -> String {
+        scrub(&self.words, self.scrub(text)).into_owned()
+    }
+}
+
+fn scrub<'a>(secrets: &[Secret], text: Cow<'a, str>) -> Cow<'a, str> {
+    secrets.iter().fold(text, |text, secret| match secret.scrub(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(scrubbed) => Cow::Owned(scrubbed),
+    })
 }
 
 /// One reply, whatever its status. No secret in it.
@@ -59,28 +93,43 @@ impl Reply {
 #[derive(Default)]
 pub(crate) struct Clients {
     by_need: [OnceLock<Client>; 4],
+    by_proxy: Mutex<HashMap<String, Client>>,
 }
 
 impl Clients {
-    fn get(&self, url: &Url) -> Result<&Client, ProviderError> {
+    fn get(&self, url: &Url, proxy: &Field<Secret>) -> Result<Client, ProviderError> {
         let secure = url.scheme() == "https";
-        let local = is_loopback(url);
-        let slot = &self.by_need[usize::from(secure) + 2 * usize::from(local)];
-        if let Some(client) = slot.get() {
+        if let Some(Some(proxy)) = proxy {
+            let mut clients = self.by_proxy.lock();
+            if let Some(client) = clients.get(proxy.expose()) {
+                return Ok(client.clone());
+            }
+            // One client serves both schemes, because the way to a proxy may be secure by itself.
+            let client = built(true, Some(Some(proxy)))?;
+            clients.insert(proxy.expose().to_owned(), client.clone());
             return Ok(client);
         }
-        let client = build_client(secure, local).map_err(|error| {
-            let message = format!(
-                "no HTTPS client: {}; install the system's certificate authorities (`ca-certificates`)",
-                chain(&error)
-            );
-            ProviderError::new(ProviderErrorClass::Network, message)
-        })?;
-        Ok(slot.get_or_init(|| client))
+        let direct = is_loopback(url) || matches!(proxy, Some(None));
+        let slot = &self.by_need[usize::from(secure) + 2 * usize::from(direct)];
+        if let Some(client) = slot.get() {
+            return Ok(client.clone());
+        }
+        let client = built(secure, direct.then_some(None))?;
+        Ok(slot.get_or_init(|| client).clone())
     }
 }
 
-fn build_client(secure: bool, local: bool) -> Result<Client, reqwest::Error> {
+fn built(secure: bool, proxy: Option<Option<&Secret>>) -> Result<Client, ProviderError> {
+    build_client(secure, proxy).map_err(|error| {
+        let message = format!(
+            "no HTTPS client: {}; install the system's certificate authorities (`ca-certificates`)",
+            chain(&error.without_url())
+        );
+        ProviderError::new(ProviderErrorClass::Network, message)
+    })
+}
+
+fn build_client(secure: bool, proxy: Option<Option<&Secret>>) -> Result<Client, reqwest::Error> {
     static CRYPTO: OnceLock<()> = OnceLock::new();
     // A host program that installed its own provider before keeps it; then this is refused, and that is fine.
     CRYPTO.get_or_init(|| drop(rustls::crypto::ring::default_provider().install_default()));
@@ -95,10 +144,18 @@ fn build_client(secure: bool, local: bool) -> Result<Client, reqwest::Error> {
     if !secure {
         builder = builder.tls_certs_only([]);
     }
-    if local {
-        builder = builder.no_proxy();
-    }
+    builder = match proxy {
+        None => builder,
+        Some(None) => builder.no_proxy(),
+        Some(Some(url)) => builder.no_proxy().proxy(Proxy::all(url.expose())?),
+    };
     builder.build()
+}
+
+/// Whether a proxy's URL can be used.
+pub(crate) fn is_proxy(url: &Secret) -> bool {
+    Url::parse(url.expose()).is_ok_and(|parsed| matches!(parsed.scheme(), "http" | "https") && parsed.has_host())
+        && Proxy::all(url.expose()).is_ok()
 }
 
 /// Whether a URL's host is this machine.
@@ -110,51 +167,86 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// Sends one request and reads its reply. Must run on the shared runtime; `model` names the provider in messages.
-pub(crate) async fn post(shared: &Shared, model: &str, post: Post) -> Result<Reply, ProviderError> {
-    let host = post.url.host_str().unwrap_or("?").to_owned();
-    let failed = |error: reqwest::Error| transport_failure(model, &host, post.key.as_ref(), error);
-    let client = shared.clients.get(&post.url)?;
-    let sent = client.post(post.url.clone()).headers(post.headers.clone()).body(post.body).send();
-    let mut response = sent.await.map_err(failed)?;
+/// What came first: status and headers. The body is still to be read.
+pub(crate) struct Answered {
+    post: Arc<Post>,
+    /// HTTP status.
+    pub status: u16,
+    /// As [`Reply::headers`].
+    pub headers: Vec<(String, String)>,
+    response: Response,
+}
 
-    let status = response.status();
-    let allowed = if status.is_success() { MAX_BODY_BYTES } else { MAX_REFUSAL_BYTES };
-    let headers = header_texts(response.headers(), post.key.as_ref());
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(failed)? {
-        let room = allowed - body.len();
-        if chunk.len() > room && status.is_success() {
-            let message = format!("{model}: the reply is larger than {MAX_BODY_BYTES} bytes; that is no completion");
-            return Err(ProviderError::new(ProviderErrorClass::InvalidResponse, message));
-        }
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if body.len() == allowed && !status.is_success() {
-            break;
-        }
+/// Whether a base URL is of this machine.
+pub(crate) fn is_local(base_url: &str) -> bool {
+    Url::parse(base_url).is_ok_and(|url| is_loopback(&url))
+}
+
+/// Sends one request. Must run on the shared runtime.
+pub(crate) async fn send(shared: &Shared, post: &Arc<Post>, body: Vec<u8>) -> Result<Answered, ProviderError> {
+    let client = shared.clients.get(&post.url, &post.proxy)?;
+    let sent = client.post(post.url.clone()).headers(post.headers.clone()).body(body).send();
+    let response = sent.await.map_err(|error| transport_failure(post, error))?;
+    let headers = header_texts(response.headers(), &post.hidden);
+    Ok(Answered { post: post.clone(), status: response.status().as_u16(), headers, response })
+}
+
+impl Answered {
+    /// A header by lower-case name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
-    let body = match String::from_utf8(body) {
-        Ok(text) => text,
-        Err(error) if status.is_success() => {
-            let at = error.utf8_error().valid_up_to();
-            let message = format!("{model}: the reply is not UTF-8 (byte {at})");
-            return Err(ProviderError::new(ProviderErrorClass::InvalidResponse, message));
+
+    /// Reads all of it. Of a refusal, the beginning.
+    pub async fn whole(mut self) -> Result<Reply, ProviderError> {
+        let success = (200..300).contains(&self.status);
+        let allowed = if success { MAX_BODY_BYTES } else { MAX_REFUSAL_BYTES };
+        let mut body = Vec::new();
+        while let Some(chunk) = self.chunk().await? {
+            let room = allowed - body.len();
+            if chunk.len() > room && success {
+                return Err(too_large(&self.post.model));
+            }
+            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+            if body.len() == allowed && !success {
+                break;
+            }
         }
-        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
-    };
-    let body = match post.key.as_ref().map(|key| key.scrub(&body)) {
-        Some(std::borrow::Cow::Owned(scrubbed)) => scrubbed,
-        Some(std::borrow::Cow::Borrowed(_)) | None => body,
-    };
-    Ok(Reply { status: status.as_u16(), headers, body })
+        let body = match String::from_utf8(body) {
+            Ok(text) => text,
+            Err(error) if success => {
+                let at = error.utf8_error().valid_up_to();
+                let message = format!("{}: the reply is not UTF-8 (byte {at})", self.post.model);
+                return Err(ProviderError::new(ProviderErrorClass::InvalidResponse, message));
+            }
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        };
+        let body = match self.post.hidden.scrub(&body) {
+            Cow::Owned(scrubbed) => scrubbed,
+            Cow::Borrowed(_) => body,
+        };
+        Ok(Reply { status: self.status, headers: self.headers, body })
+    }
+
+    /// The next bytes, as they come; `None` at the end.
+    pub async fn chunk(&mut self) -> Result<Option<bytes::Bytes>, ProviderError> {
+        self.response.chunk().await.map_err(|error| transport_failure(&self.post, error))
+    }
 }
 
-fn header_texts(headers: &HeaderMap, key: Option<&Secret>) -> Vec<(String, String)> {
+/// The failure of a reply that is no completion by its size alone.
+pub(crate) fn too_large(model: &str) -> ProviderError {
+    let message = format!("{model}: the reply is larger than {MAX_BODY_BYTES} bytes; that is no completion");
+    ProviderError::new(ProviderErrorClass::InvalidResponse, message)
+}
+
+fn header_texts(headers: &HeaderMap, hidden: &Hidden) -> Vec<(String, String)> {
     let texts = headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?)));
-    texts.map(|(name, value)| (name, scrubbed(key, value))).collect()
+    texts.map(|(name, value)| (name, hidden.scrub(value).into_owned())).collect()
 }
 
-fn transport_failure(model: &str, host: &str, key: Option<&Secret>, error: reqwest::Error) -> ProviderError {
+fn transport_failure(post: &Post, error: reqwest::Error) -> ProviderError {
+    let (model, host) = (&post.model, post.url.host_str().unwrap_or("?"));
     let timed_out = error.is_timeout();
     let what = if error.is_dns() {
         "the name is unknown"
@@ -170,11 +262,7 @@ fn transport_failure(model: &str, host: &str, key: Option<&Secret>, error: reqwe
     let class = if timed_out { ProviderErrorClass::Timeout } else { ProviderErrorClass::Network };
     let details = chain(&error.without_url());
     let message = format!("{model}: {what} ({host}): {details}; check `base_url`, the network and the server");
-    ProviderError::new(class, scrubbed(key, &message))
-}
-
-fn scrubbed(key: Option<&Secret>, text: &str) -> String {
-    key.map_or_else(|| text.to_owned(), |key| key.scrub(text).into_owned())
+    ProviderError::new(class, post.hidden.scrub_failure(&message))
 }
 
 /// An error and its causes, in one line, each said once.

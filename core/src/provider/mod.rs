@@ -17,14 +17,22 @@ use crate::value::{Map, Value};
 pub use crate::message::{ModelReply, RawToolCall, Usage};
 
 mod absent;
+#[cfg(feature = "http")]
+mod capability;
 pub mod cassette;
 #[cfg(feature = "http")]
 mod classify;
 #[cfg(feature = "http")]
+mod dialect;
+#[cfg(feature = "http")]
 mod http;
 pub mod library;
+#[cfg(feature = "llama")]
+pub mod llama;
 #[cfg(feature = "http")]
-pub mod openai;
+pub mod local;
+#[cfg(feature = "http")]
+pub mod remote;
 pub mod replay;
 pub mod resolve;
 pub mod rotation;

@@ -1,7 +1,7 @@
 //! Which model an agent uses: from an option, the environment, the configuration file, or what can work by default.
 //!
-//! Decides by what it is given: the environment comes in as a function, so a test or a host with its own rules is
-//! hermetic. Never connects, never guesses a key, never picks a default that cannot work.
+//! Decides by what it is given: the environment and the look for a local server come in as functions, so a test or a
+//! host with its own rules is hermetic. Never connects by itself, never guesses a key, never picks a default that cannot work.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,6 +12,7 @@ use super::absent::Absent;
 use super::cassette::Cassette;
 use super::library::{Library, nearest};
 use super::replay::{Decided, Replay};
+use super::secret::keeps_keys;
 use super::target::TargetOptions;
 use super::targets::Targets;
 use super::{Provider, Secret};
@@ -55,6 +56,9 @@ pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// Looks up the recorded calls of a flow, by the id of one of them.
 pub type DecidedCalls<'a> = &'a dyn Fn(&str) -> Result<Vec<Decided>, String>;
 
+/// Looks for a server of local models at an address of this machine, and gives its first model.
+pub type LocalModel<'a> = &'a dyn Fn(&str) -> Option<String>;
+
 /// What goes with the model: the other options that a provider needs.
 #[derive(Clone, Default)]
 pub struct ModelSettings<'a> {
@@ -70,6 +74,8 @@ pub struct ModelSettings<'a> {
     pub nobody_asks: bool,
     /// What `replay:ID` plays; `None` where nothing is recorded.
     pub recorded: Option<DecidedCalls<'a>>,
+    /// Whether a local server answers, asked when nothing else is configured; `None` never looks.
+    pub local: Option<LocalModel<'a>>,
 }
 
 impl fmt::Debug for ModelSettings<'_> {
@@ -116,7 +122,7 @@ pub enum Origin {
     Environment(&'static str),
     /// The configuration file.
     ConfigurationFile,
-    /// Nothing was configured: the embedded library.
+    /// Nothing was configured: a local server that answers, or the embedded library.
     Default,
 }
 
@@ -137,23 +143,46 @@ pub const MODEL_VARIABLE: &str = "CADENZA_MODEL";
 /// The model that an `OPENAI_API_KEY` alone stands for.
 pub const DEFAULT_OPENAI_MODEL: &str = "gpt-5.1";
 
+/// The model that an `ANTHROPIC_API_KEY` alone stands for.
+pub const DEFAULT_ANTHROPIC_MODEL: &str = "claude-sonnet-4-5";
+
+/// The model that a `GEMINI_API_KEY` alone stands for.
+pub const DEFAULT_GEMINI_MODEL: &str = "gemini-2.5-flash";
+
 /// Keys that choose a default, in order, with their providers.
-const KEYS: [(&str, Kind); 3] =
-    [("ANTHROPIC_API_KEY", Kind::Anthropic), ("OPENAI_API_KEY", Kind::OpenAi), ("GEMINI_API_KEY", Kind::Gemini)];
+const KEYS: [(&str, Kind); 6] = [
+    ("ANTHROPIC_API_KEY", Kind::Anthropic),
+    ("ANTHROPIC_API_KEY_FILE", Kind::Anthropic),
+    ("OPENAI_API_KEY", Kind::OpenAi),
+    ("OPENAI_API_KEY_FILE", Kind::OpenAi),
+    ("GEMINI_API_KEY", Kind::Gemini),
+    ("GEMINI_API_KEY_FILE", Kind::Gemini),
+];
 
 /// The names that may stand before the colon.
-pub const PROVIDERS: [&str; 9] =
-    ["openai", "openai-compatible", "library", "anthropic", "gemini", "ollama", "llama", "replay", "cassette"];
+pub const PROVIDERS: [&str; 10] = [
+    "openai",
+    "openai-responses",
+    "openai-compatible",
+    "anthropic",
+    "gemini",
+    "ollama",
+    "library",
+    "llama",
+    "replay",
+    "cassette",
+];
 
 /// A provider by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     OpenAi,
+    OpenAiResponses,
     OpenAiCompatible,
-    Library,
     Anthropic,
     Gemini,
     Ollama,
+    Library,
     Llama,
     Replay,
     Cassette,
@@ -162,11 +191,12 @@ enum Kind {
 impl Kind {
     const ALL: [Self; PROVIDERS.len()] = [
         Self::OpenAi,
+        Self::OpenAiResponses,
         Self::OpenAiCompatible,
-        Self::Library,
         Self::Anthropic,
         Self::Gemini,
         Self::Ollama,
+        Self::Library,
         Self::Llama,
         Self::Replay,
         Self::Cassette,
@@ -180,13 +210,117 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
+    /// The model that its key alone stands for.
+    fn default_model(self) -> Option<&'static str> {
+        match self {
+            Self::OpenAi => Some(DEFAULT_OPENAI_MODEL),
+            Self::Anthropic => Some(DEFAULT_ANTHROPIC_MODEL),
+            Self::Gemini => Some(DEFAULT_GEMINI_MODEL),
+            Self::OpenAiResponses
+            | Self::OpenAiCompatible
+            | Self::Library
+            | Self::Ollama
+            | Self::Llama
+            | Self::Replay
+            | Self::Cassette => None,
+        }
+    }
+
+    /// Whether it is reached over HTTP.
+    fn is_remote(self) -> bool {
+        match self {
+            Self::OpenAi
+            | Self::OpenAiResponses
+            | Self::OpenAiCompatible
+            | Self::Anthropic
+            | Self::Gemini
+            | Self::Ollama => true,
+            Self::Library | Self::Llama | Self::Replay | Self::Cassette => false,
+        }
+    }
+
     /// Whether this build can reach it.
     fn works(self) -> bool {
         match self {
             Self::Library | Self::Replay | Self::Cassette => true,
-            Self::OpenAi | Self::OpenAiCompatible => cfg!(feature = "http"),
-            Self::Anthropic | Self::Gemini | Self::Ollama | Self::Llama => false,
+            Self::OpenAi
+            | Self::OpenAiResponses
+            | Self::OpenAiCompatible
+            | Self::Anthropic
+            | Self::Gemini
+            | Self::Ollama => cfg!(feature = "http"),
+            Self::Llama => cfg!(feature = "llama"),
         }
+    }
+}
+
+#[cfg(feature = "http")]
+impl Kind {
+    /// Whose wire format it speaks. Only for those that have one.
+    fn vendor(self) -> super::remote::Vendor {
+        use super::remote::Vendor;
+        match self {
+            Self::OpenAi => Vendor::OpenAi,
+            Self::OpenAiResponses => Vendor::OpenAiResponses,
+            Self::Anthropic => Vendor::Anthropic,
+            Self::Gemini => Vendor::Gemini,
+            Self::Ollama => Vendor::Ollama,
+            Self::OpenAiCompatible | Self::Library | Self::Llama | Self::Replay | Self::Cassette => {
+                Vendor::OpenAiCompatible
+            }
+        }
+    }
+
+    /// Variables that may hold its key, in order; each has a variant with `_FILE`.
+    fn key_variables(self) -> &'static [&'static str] {
+        match self {
+            Self::OpenAi | Self::OpenAiResponses | Self::OpenAiCompatible => &["OPENAI_API_KEY"],
+            Self::Anthropic => &["ANTHROPIC_API_KEY"],
+            Self::Gemini => &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
+            Self::Ollama => &["OLLAMA_API_KEY"],
+            Self::Library | Self::Llama | Self::Replay | Self::Cassette => &[],
+        }
+    }
+
+    /// The variable that may say where it answers.
+    fn url_variable(self) -> &'static str {
+        match self {
+            Self::Anthropic => "ANTHROPIC_BASE_URL",
+            Self::Gemini => "GEMINI_BASE_URL",
+            Self::Ollama => "OLLAMA_HOST",
+            Self::OpenAi
+            | Self::OpenAiResponses
+            | Self::OpenAiCompatible
+            | Self::Library
+            | Self::Llama
+            | Self::Replay
+            | Self::Cassette => "OPENAI_BASE_URL",
+        }
+    }
+
+    /// Whether it answers nobody without a key.
+    fn needs_key(self) -> bool {
+        match self {
+            Self::OpenAi | Self::OpenAiResponses | Self::Anthropic | Self::Gemini => true,
+            Self::OpenAiCompatible | Self::Ollama | Self::Library | Self::Llama | Self::Replay | Self::Cassette => {
+                false
+            }
+        }
+    }
+
+    /// An address as its variable gives it.
+    ///
+    /// `OLLAMA_HOST` also says where a server listens: without a scheme, and on every address of this machine.
+    fn address(self, text: String) -> String {
+        let text = text.trim();
+        if self != Self::Ollama {
+            return text.to_owned();
+        }
+        let (scheme, host) = text.split_once("://").unwrap_or(("http", text));
+        let host = host.trim_end_matches('/').replacen("0.0.0.0", "127.0.0.1", 1);
+        let host = if let Some(port) = host.strip_prefix(':') { format!("127.0.0.1:{port}") } else { host };
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        if has_port || text.contains("://") { format!("{scheme}://{host}") } else { format!("{scheme}://{host}:11434") }
     }
 }
 
@@ -204,7 +338,10 @@ pub fn resolve(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Resolve
     let (spec, origin) = choose(spec, settings, &mut notes);
     match one(&spec, settings) {
         Ok(provider) => Ok(Resolved { provider, origin, notes }),
-        Err(problem @ (ResolveProblem::NoKey { .. } | ResolveProblem::KeyFile { .. })) if settings.nobody_asks => {
+        Err(
+            problem
+            @ (ResolveProblem::NoKey { .. } | ResolveProblem::KeyFile { .. } | ResolveProblem::ModelFile { .. }),
+        ) if settings.nobody_asks => {
             let name = match &spec {
                 ModelSpec::Name(name) | ModelSpec::Target { name, .. } => short(name),
                 ModelSpec::Targets(_) | ModelSpec::Provider(_) | ModelSpec::Default => "none".to_owned(),
@@ -233,12 +370,33 @@ fn choose(spec: &ModelSpec, settings: &ModelSettings<'_>, notes: &mut Vec<String
         if settings.variable(variable).is_none() {
             continue;
         }
-        if kind == Kind::OpenAi && kind.works() {
-            return (ModelSpec::Name(format!("openai:{DEFAULT_OPENAI_MODEL}")), Origin::Environment(variable));
+        if let Some(model) = kind.default_model().filter(|_| kind.works()) {
+            return (ModelSpec::Name(format!("{}:{model}", kind.as_str())), Origin::Environment(variable));
         }
-        notes.push(format!("{variable} is set, but this version cannot use `{}` yet", kind.as_str()));
+        notes.push(format!("{variable} is set, but this build cannot use `{}`", kind.as_str()));
+    }
+    if let Some((model, address)) = local_model(settings) {
+        notes.push(format!("nothing is configured: using the first model of the Ollama at {address}"));
+        return (ModelSpec::Name(format!("ollama:{model}")), Origin::Default);
     }
     (ModelSpec::Name("library".into()), Origin::Default)
+}
+
+/// The first model of a local server, and where it answers.
+#[cfg(feature = "http")]
+fn local_model(settings: &ModelSettings<'_>) -> Option<(String, String)> {
+    let look = settings.local?;
+    let of_environment = settings.variable(Kind::Ollama.url_variable()).map(|url| Kind::Ollama.address(url));
+    let address = of_environment.or_else(|| Kind::Ollama.vendor().base_url().map(str::to_owned))?;
+    if !super::http::is_local(&address) {
+        return None;
+    }
+    look(&address).map(|model| (model, address))
+}
+
+#[cfg(not(feature = "http"))]
+fn local_model(_settings: &ModelSettings<'_>) -> Option<(String, String)> {
+    None
 }
 
 fn one(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
@@ -257,6 +415,9 @@ fn one(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provide
 }
 
 fn several(specs: &[ModelSpec], settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    let mut named = Vec::new();
+    names(specs, &mut named);
+    share_nothing(&named, settings)?;
     let mut targets = Vec::with_capacity(specs.len());
     for spec in specs {
         targets.push(one(spec, settings)?);
@@ -268,6 +429,55 @@ fn several(specs: &[ModelSpec], settings: &ModelSettings<'_>) -> Result<Arc<dyn 
     Targets::new(targets, requests).map(|targets| Arc::new(targets) as _).ok_or(ResolveProblem::NoTargets)
 }
 
+/// The targets of a list that are named, with what is said of each alone.
+fn names<'a>(specs: &'a [ModelSpec], into: &mut Vec<(&'a str, Option<&'a TargetOptions>)>) {
+    for spec in specs {
+        match spec {
+            ModelSpec::Name(name) => into.extend(name.split(',').map(|name| (name.trim(), None))),
+            ModelSpec::Target { name, options } => into.push((name.trim(), Some(options))),
+            ModelSpec::Targets(specs) => names(specs, into),
+            ModelSpec::Provider(_) | ModelSpec::Default => {}
+        }
+    }
+}
+
+/// A key or an address that is said for everybody is one provider's: with targets of several, nobody knows whose.
+fn share_nothing(
+    targets: &[(&str, Option<&TargetOptions>)],
+    settings: &ModelSettings<'_>,
+) -> Result<(), ResolveProblem> {
+    let said = &settings.options;
+    let has_key = |options: &TargetOptions| options.api_key.is_some() || options.api_key_file.is_some();
+    let keeps_key = |(name, value): (&String, &Option<Secret>)| value.is_some() && keeps_keys(name);
+    let shared = [
+        ("api_key", has_key(said)),
+        ("base_url", said.base_url.is_some()),
+        ("headers", said.headers.iter().any(keeps_key)),
+    ];
+    for (option, _) in shared.into_iter().filter(|(_, given)| *given) {
+        let mut sharing: Vec<&'static str> = Vec::new();
+        for (name, own) in targets {
+            let provider = name.split_once(':').map_or(*name, |(provider, _)| provider).trim();
+            let Some(kind) = Kind::from_name(provider).filter(|kind| kind.is_remote()) else { continue };
+            // Both are OpenAI, with one key and one address.
+            let kind = if kind == Kind::OpenAiResponses { Kind::OpenAi } else { kind };
+            let places = [*own, settings.providers.get(provider)];
+            let says_itself = places.into_iter().flatten().any(|options| match option {
+                "api_key" => has_key(options) || options.base_url.is_some(),
+                _address_or_headers => options.base_url.is_some(),
+            });
+            let inline = option == "base_url" && (name.contains("@http://") || name.contains("@https://"));
+            if !says_itself && !inline && !sharing.contains(&kind.as_str()) {
+                sharing.push(kind.as_str());
+            }
+        }
+        if sharing.len() > 1 {
+            return Err(ResolveProblem::Shared { option, providers: sharing.join(", ") });
+        }
+    }
+    Ok(())
+}
+
 fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Result<Arc<dyn Provider>, ResolveProblem> {
     let (provider, model) = name.split_once(':').map_or((name, ""), |(provider, model)| (provider, model.trim()));
     let Some(kind) = Kind::from_name(provider.trim()) else {
@@ -276,13 +486,20 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
     match kind {
         Kind::Library if model.is_empty() => Ok(Library::embedded()),
         Kind::Library => Err(ResolveProblem::LibraryHasNoModels { name: short(name) }),
-        Kind::OpenAi | Kind::OpenAiCompatible if !kind.works() => {
-            Err(ResolveProblem::NotBuilt { provider: kind.as_str() })
+        Kind::OpenAi
+        | Kind::OpenAiResponses
+        | Kind::OpenAiCompatible
+        | Kind::Anthropic
+        | Kind::Gemini
+        | Kind::Ollama => {
+            if !kind.works() {
+                return Err(ResolveProblem::NotBuilt { provider: kind.as_str(), feature: "http" });
+            }
+            if model.is_empty() {
+                return Err(ResolveProblem::NoModelName { provider: kind.as_str() });
+            }
+            remote(kind, model, settings, settings.options_for(kind, own))
         }
-        Kind::OpenAi | Kind::OpenAiCompatible if model.is_empty() => {
-            Err(ResolveProblem::NoModelName { provider: kind.as_str() })
-        }
-        Kind::OpenAi | Kind::OpenAiCompatible => openai(kind, model, settings, settings.options_for(kind, own)),
         Kind::Replay if model.is_empty() => Err(ResolveProblem::NoModelName { provider: kind.as_str() }),
         Kind::Replay => {
             let why = || "nothing is recorded here".to_owned();
@@ -294,22 +511,21 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
         Kind::Cassette => {
             Cassette::replay(Path::new(model)).map_err(|error| ResolveProblem::Settings { why: error.to_string() })
         }
-        Kind::Anthropic | Kind::Gemini | Kind::Ollama | Kind::Llama => {
-            Err(ResolveProblem::Later { provider: kind.as_str() })
-        }
+        Kind::Llama if model.is_empty() => Err(ResolveProblem::NoModelFile),
+        Kind::Llama => llama(model, settings.options_for(kind, own)),
     }
 }
 
 #[cfg(feature = "http")]
-fn openai(
+fn remote(
     kind: Kind,
     model: &str,
     settings: &ModelSettings<'_>,
     options: TargetOptions,
 ) -> Result<Arc<dyn Provider>, ResolveProblem> {
-    use super::openai::{OPENAI_BASE_URL, OpenAi, OpenAiError, OpenAiSettings};
+    use super::remote::{Remote, RemoteError, RemoteSettings};
 
-    let official = kind == Kind::OpenAi;
+    let vendor = kind.vendor();
     // A target of a list says its own address: `openai-compatible:NAME@http://host/v1`.
     let inline = ["@http://", "@https://"].into_iter().find_map(|mark| model.find(mark));
     let (model, own_url) = match inline {
@@ -317,51 +533,98 @@ fn openai(
         None => (model, None),
     };
     let of_host = own_url.or_else(|| options.base_url.clone());
-    let of_environment = if of_host.is_none() { settings.variable("OPENAI_BASE_URL") } else { None };
-    // A key from the environment belongs to OpenAI, or to the address that the same environment gives. It is not sent
-    // to any other server.
-    let may_use_variable = official || of_environment.is_some();
+    let of_environment = if of_host.is_none() { settings.variable(kind.url_variable()) } else { None };
+    // A key from the environment belongs to the vendor, or to the address that the same environment gives. It is not
+    // sent to any other server.
+    let may_use_variable = vendor.base_url().is_some() || of_environment.is_some();
+    let of_environment = of_environment.map(|url| kind.address(url));
     let base_url = match of_host.or(of_environment) {
         Some(url) => url,
-        None if official => OPENAI_BASE_URL.to_owned(),
-        None => return Err(ResolveProblem::NoBaseUrl),
+        None => vendor.base_url().ok_or(ResolveProblem::NoBaseUrl)?.to_owned(),
     };
-    let key = key(settings, &options, may_use_variable)?;
-    if official && key.is_none() {
-        return Err(ResolveProblem::NoKey { variable: "OPENAI_API_KEY", provider: kind.as_str() });
+    let key = key(kind, settings, &options, may_use_variable)?;
+    let mut headers: Vec<_> = options.headers.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let says_who_asks = headers.iter().any(|(name, _)| is_key_header(name));
+    if kind.needs_key() && key.is_none() && !says_who_asks {
+        return Err(ResolveProblem::NoKey { variable: kind.key_variables()[0], provider: kind.as_str() });
     }
-    let of_openai = |name| official.then(|| settings.variable(name)).flatten();
-    let settings = OpenAiSettings {
-        name: format!("{}:{model}", kind.as_str()),
-        wire_name: model.to_owned(),
-        base_url,
+    if matches!(kind, Kind::OpenAi | Kind::OpenAiResponses) {
+        for (variable, header) in [("OPENAI_ORG_ID", "openai-organization"), ("OPENAI_PROJECT_ID", "openai-project")] {
+            let given = settings.variable(variable).and_then(|value| Secret::unlisted(&value));
+            if let Some(value) = given.filter(|_| !headers.iter().any(|(name, _)| name == header)) {
+                headers.push((header.to_owned(), value));
+            }
+        }
+    }
+    let settings = RemoteSettings {
         key,
-        organization: of_openai("OPENAI_ORG_ID"),
-        project: of_openai("OPENAI_PROJECT_ID"),
-        output: options.output.unwrap_or_default(),
-        official,
+        headers,
+        proxy: options.proxy,
+        output: options.output,
+        stream: options.stream,
+        params: options.params,
+        ..RemoteSettings::new(vendor, format!("{}:{model}", kind.as_str()), model, base_url)
     };
-    let provider = OpenAi::new(settings).map_err(|error| match error {
-        OpenAiError::BaseUrl { why } => ResolveProblem::BaseUrl { why },
-        OpenAiError::Key => ResolveProblem::Key { why: error.to_string() },
-        OpenAiError::Header { .. } => ResolveProblem::Settings { why: error.to_string() },
+    let provider = Remote::new(settings).map_err(|error| match error {
+        RemoteError::BaseUrl { why } => ResolveProblem::BaseUrl { why },
+        RemoteError::Key => ResolveProblem::Key { why: error.to_string() },
+        RemoteError::Header { .. } | RemoteError::Proxy => ResolveProblem::Settings { why: error.to_string() },
     })?;
     Ok(Arc::new(provider))
 }
 
 #[cfg(not(feature = "http"))]
-fn openai(
+fn remote(
     kind: Kind,
     _model: &str,
     _settings: &ModelSettings<'_>,
     _options: TargetOptions,
 ) -> Result<Arc<dyn Provider>, ResolveProblem> {
-    Err(ResolveProblem::NotBuilt { provider: kind.as_str() })
+    Err(ResolveProblem::NotBuilt { provider: kind.as_str(), feature: "http" })
+}
+
+/// Whether a header says who asks, so that no key is needed beside it.
+#[cfg(feature = "http")]
+fn is_key_header(name: &str) -> bool {
+    ["authorization", "x-api-key", "x-goog-api-key", "api-key"].contains(&name)
+}
+
+/// A local model. Loads it: what is wrong with the file is said here, not by the first call.
+#[cfg(feature = "llama")]
+fn llama(name: &str, options: TargetOptions) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    use super::llama::{DEFAULT_OUTPUT_TOKENS, Llama, LlamaSettings};
+
+    let home = || dirs::home_dir().map(|home| home.join(name.trim_start_matches("~/")));
+    let path = if name.starts_with("~/") { home().unwrap_or_else(|| name.into()) } else { name.into() };
+    let TargetOptions { context_size, threads, gpu_layers, params, .. } = options;
+    let given = LlamaSettings {
+        name: format!("llama:{name}"),
+        context_size,
+        threads,
+        gpu_layers,
+        temperature: params.temperature.flatten().unwrap_or(0.0) as f32,
+        top_p: params.top_p.flatten().unwrap_or(1.0) as f32,
+        repeat_penalty: params.repeat_penalty.flatten().unwrap_or(1.0) as f32,
+        seed: params.seed.flatten().unwrap_or(0),
+        max_output_tokens: params.max_output_tokens.flatten().unwrap_or(DEFAULT_OUTPUT_TOKENS),
+        output: options.output.unwrap_or_default(),
+        ..LlamaSettings::of(path)
+    };
+    match Llama::new(given) {
+        Ok(provider) => Ok(Arc::new(provider)),
+        Err(error) => Err(ResolveProblem::ModelFile { why: error.to_string() }),
+    }
+}
+
+#[cfg(not(feature = "llama"))]
+fn llama(_name: &str, _options: TargetOptions) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    Err(ResolveProblem::NotBuilt { provider: Kind::Llama.as_str(), feature: "llama" })
 }
 
 /// The key: the option, the file, then the environment.
 #[cfg(feature = "http")]
 fn key(
+    kind: Kind,
     settings: &ModelSettings<'_>,
     options: &TargetOptions,
     may_use_variable: bool,
@@ -375,10 +638,15 @@ fn key(
     if !may_use_variable {
         return Ok(None);
     }
-    if let Some(key) = settings.variable("OPENAI_API_KEY") {
-        return Ok(Secret::new(&key));
+    for variable in kind.key_variables() {
+        if let Some(key) = settings.variable(variable) {
+            return Ok(Secret::new(&key));
+        }
+        if let Some(path) = settings.variable(&format!("{variable}_FILE")) {
+            return read_key(std::path::Path::new(path.trim())).map(Some);
+        }
     }
-    settings.variable("OPENAI_API_KEY_FILE").map(|path| read_key(std::path::Path::new(path.trim()))).transpose()
+    Ok(None)
 }
 
 #[cfg(feature = "http")]
@@ -425,10 +693,12 @@ impl ResolveError {
             ResolveProblem::BaseUrl { .. } => "base_url",
             ResolveProblem::Key { .. } => "api_key",
             ResolveProblem::KeyFile { .. } => "api_key_file",
+            ResolveProblem::Shared { option, .. } => option,
             ResolveProblem::Unknown { .. }
-            | ResolveProblem::Later { .. }
             | ResolveProblem::NotBuilt { .. }
             | ResolveProblem::NoModelName { .. }
+            | ResolveProblem::NoModelFile
+            | ResolveProblem::ModelFile { .. }
             | ResolveProblem::LibraryHasNoModels { .. }
             | ResolveProblem::NoBaseUrl
             | ResolveProblem::NoKey { .. }
@@ -460,26 +730,28 @@ pub enum ResolveProblem {
         /// The nearest, if near enough.
         hint: String,
     },
-    /// Planned, but not there yet.
-    #[error(
-        "`{provider}` is not in this version; use `openai-compatible:NAME` with `base_url=` (most servers and gateways \
-         speak it), `openai:NAME`, or `library`"
-    )]
-    Later {
-        /// The provider.
-        provider: &'static str,
-    },
     /// Left out of this build.
-    #[error("`{provider}` is not in this build; build with the feature `http`")]
+    #[error("`{provider}` is not in this build; build with the feature `{feature}`")]
     NotBuilt {
         /// The provider.
         provider: &'static str,
+        /// What to build with.
+        feature: &'static str,
     },
     /// A provider without a model.
     #[error("`{provider}` needs a model's name: `{provider}:NAME`")]
     NoModelName {
         /// The provider.
         provider: &'static str,
+    },
+    /// A local model without its file.
+    #[error("`llama` needs a model's file: `llama:/path/to/model.gguf`")]
+    NoModelFile,
+    /// A file that is no model.
+    #[error("{why}")]
+    ModelFile {
+        /// Which, and what is wrong.
+        why: String,
     },
     /// The library with a model.
     #[error("`{name}`: the library has no models; write `library`")]
@@ -500,6 +772,17 @@ pub enum ResolveProblem {
         variable: &'static str,
         /// The provider.
         provider: &'static str,
+    },
+    /// One key or address for several providers.
+    #[error(
+        "`{option}` is given for targets of different providers ({providers}); give each target its own: {{\"model\": …, \
+         \"{option}\": …}}, or providers={{\"…\": {{\"{option}\": …}}}}"
+    )]
+    Shared {
+        /// The option.
+        option: &'static str,
+        /// The providers that would share it.
+        providers: String,
     },
     /// A key file that gives no key.
     #[error("the key file `{path}` cannot be used: {why}")]

@@ -124,6 +124,12 @@ pub(crate) fn is_secret_name(name: &str) -> bool {
         || ["_api_key", "_password", "_secret", "_token"].iter().any(|end| name.ends_with(end))
 }
 
+/// Whether a header of that name keeps a key; other headers say who asks, in ordinary words.
+pub fn keeps_keys(header: &str) -> bool {
+    let name = header.to_ascii_lowercase();
+    ["auth", "key", "token", "secret", "cookie"].iter().any(|word| name.contains(word))
+}
+
 impl Secret {
     /// Shortest text that is worth masking; a local server's dummy key may be shorter, and occurs in ordinary words.
     const MIN_SCRUBBED_BYTES: usize = 4;

@@ -33,6 +33,12 @@ pub struct TargetOptions {
     pub headers: BTreeMap<String, Option<Secret>>,
     /// `proxy`: the URL of one for this target alone; taken away, none is used.
     pub proxy: Field<Secret>,
+    /// `context_size`: tokens that prompt and reply of a local model may have together.
+    pub context_size: Option<u32>,
+    /// `threads` that compute a local model.
+    pub threads: Option<u32>,
+    /// `gpu_layers`: layers of a local model that a GPU holds.
+    pub gpu_layers: Option<u32>,
     /// What the model is told beside the words.
     pub params: Params,
 }
@@ -83,6 +89,9 @@ impl TargetOptions {
             stream: self.stream.or(far.stream),
             headers,
             proxy: self.proxy.or_else(|| far.proxy.clone()),
+            context_size: self.context_size.or(far.context_size),
+            threads: self.threads.or(far.threads),
+            gpu_layers: self.gpu_layers.or(far.gpu_layers),
             params: self.params.over(&far.params),
         }
     }

@@ -18,7 +18,7 @@ use crate::value::{Map, Value};
 const MAX_NESTED: usize = 256;
 
 /// The fields of every call of [`Runtime::find_calls`], in the order in which people read them; null where nothing is known.
-pub const CALL_FIELDS: [&str; 42] = [
+pub const CALL_FIELDS: [&str; 43] = [
     "call_id",
     "trace_id",
     "parent_call_id",
@@ -47,6 +47,7 @@ pub const CALL_FIELDS: [&str; 42] = [
     "tokens_out",
     "attempt_failures",
     "accounting",
+    "prompt_bytes",
     "agent_outcome",
     "reason",
     "contract_source",

@@ -210,13 +210,17 @@ impl Runtime {
         self.0.settings.log.as_ref().map_or(0, |log| log.dropped())
     }
 
-    /// What all requests to models used since the runtime was made, by target (SC-4.01).
+    /// What ended calls asked of models since the runtime was made, by target (SC-4.01).
     pub fn usage(&self) -> Vec<(String, Total)> {
         self.0.totals.lock().by_target().into_iter().map(|(target, total)| (target.to_owned(), total)).collect()
     }
 
-    pub(crate) fn count(&self, entry: &AccountingEntry) {
-        self.0.totals.lock().add(entry);
+    /// Counts what an ended call asked of models.
+    pub(crate) fn count(&self, entries: &[AccountingEntry]) {
+        if !entries.is_empty() {
+            let mut totals = self.0.totals.lock();
+            entries.iter().for_each(|entry| totals.add(entry));
+        }
     }
 
     pub(crate) fn waits(&self) -> &dyn Waits {

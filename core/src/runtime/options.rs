@@ -189,7 +189,7 @@ impl From<ContractFieldError> for OptionError {
 }
 
 /// Every option name, for suggestions, completion and documentation.
-pub const NAMES: [&str; 49] = [
+pub const NAMES: [&str; 52] = [
     "model",
     "base_url",
     "api_key",
@@ -198,6 +198,9 @@ pub const NAMES: [&str; 49] = [
     "stream",
     "headers",
     "proxy",
+    "context_size",
+    "threads",
+    "gpu_layers",
     "temperature",
     "top_p",
     "repeat_penalty",

@@ -379,6 +379,10 @@ pub(crate) fn resolve_model(
         environment: Some(&environment),
         nobody_asks: options.reuse == Some(Reuse::Locked),
         recorded: Some(&recorded),
+        #[cfg(feature = "http")]
+        local: Some(&provider::local::first_model),
+        #[cfg(not(feature = "http"))]
+        local: None,
     };
     provider::resolve(model, &settings)
         .map_err(|error| OptionError::Invalid { name: error.option(), message: error.message() })

@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 use super::options::{OptionError, invalid, nearest, one_of, text, whole};
+use crate::provider::secret::keeps_keys;
 use crate::provider::target::{DEFAULT_THINKING_TOKENS, Field, TargetOptions};
 use crate::provider::{ModelSpec, Output, Secret};
 use crate::value::{Map, Value};
 
 /// Their names.
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 19] = [
     "base_url",
     "api_key",
     "api_key_file",
@@ -17,6 +18,9 @@ pub const NAMES: [&str; 16] = [
     "stream",
     "headers",
     "proxy",
+    "context_size",
+    "threads",
+    "gpu_layers",
     "temperature",
     "top_p",
     "repeat_penalty",
@@ -49,6 +53,9 @@ pub(super) fn read(options: &mut TargetOptions, name: &str, value: &Value) -> Re
                 other => Some(Secret::unlisted(&text("proxy", other)?)),
             };
         }
+        "context_size" => options.context_size = Some(whole("context_size", value, 1, 1 << 24)?),
+        "threads" => options.threads = Some(whole("threads", value, 1, 1024)?),
+        "gpu_layers" => options.gpu_layers = Some(whole("gpu_layers", value, 0, 9999)?),
         "temperature" => params.temperature = number("temperature", value, 0.0, 10.0)?,
         "top_p" => params.top_p = number("top_p", value, 0.0, 1.0)?,
         "repeat_penalty" => params.repeat_penalty = number("repeat_penalty", value, 0.0, 10.0)?,
@@ -156,9 +163,7 @@ fn headers(value: &Value) -> Result<BTreeMap<String, Option<Secret>>, OptionErro
 
 /// What may be a key is looked for in everything that is written; what says who asks is an ordinary word.
 fn header_text(name: &str, text: &str) -> Option<Secret> {
-    let name = name.to_ascii_lowercase();
-    let keeps_keys = ["auth", "key", "token", "secret", "cookie"].iter().any(|word| name.contains(word));
-    if keeps_keys { Secret::new(text) } else { Secret::unlisted(text) }
+    if keeps_keys(name) { Secret::new(text) } else { Secret::unlisted(text) }
 }
 
 fn flag(name: &'static str, value: &Value) -> Result<bool, OptionError> {

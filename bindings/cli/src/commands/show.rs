@@ -10,7 +10,8 @@ use crate::failure::{Exit, Failure};
 use crate::logfile::{Entry, LogFile, milliseconds};
 use crate::options::default_log;
 use crate::style::Style;
-use crate::{Context, highlight, tokens};
+use crate::tokens::PromptTokens;
+use crate::{Context, highlight};
 
 /// Shows one call.
 #[derive(Debug, clap::Args)]
@@ -21,7 +22,7 @@ pub struct Show {
     /// The log; the configured one when none is named
     #[arg(value_name = "LOG")]
     log: Option<PathBuf>,
-    /// Print the entry itself as one line of JSON, with the tokens of its prompt where that was kept (`debug`)
+    /// Print the entry itself as one line of JSON, with what its prompt cost
     #[arg(long)]
     json: bool,
 }
@@ -31,11 +32,11 @@ impl Show {
         let path = self.log.map_or_else(default_log, Ok)?;
         let log = LogFile::read(&path)?;
         let entry = log.find(&self.call)?;
-        let tokens = tokens::of_prompt(entry.data("system_prompt"), entry.data("user_prompt"));
+        let tokens = PromptTokens::of_call(entry.fields());
         if self.json {
             let mut fields = entry.fields().clone();
-            if !tokens.is_empty() {
-                fields.insert("prompt_tokens".to_owned(), Value::Map(tokens::to_map(&tokens)));
+            if let Some(tokens) = tokens {
+                fields.insert("prompt_tokens".to_owned(), Value::Map(tokens.to_map()));
             }
             say_json(&Value::Map(fields));
             return Ok(Exit::Ok);
@@ -45,8 +46,8 @@ impl Show {
         for (name, value) in facts(entry) {
             say(&format!("{}  {value}", style.faint(&format!("{name:>11}"))));
         }
-        if !tokens.is_empty() {
-            say(&format!("{}  {}", style.faint("     prompt"), tokens::in_words(&tokens)));
+        if let Some(tokens) = tokens {
+            say(&format!("{}  {}", style.faint("     prompt"), tokens.in_words()));
         }
         if let Some(Value::List(failures)) = entry.shown().get("attempt_failures") {
             for failure in failures {

@@ -10,12 +10,15 @@ use cadenza_core::value::{Map, Value};
 
 use super::runner::Run;
 use super::{Case, percentile};
-use crate::logfile::milliseconds;
+use crate::logfile::{cut, milliseconds};
 use crate::style::Style;
-use crate::tokens;
+use crate::tokens::PromptTokens;
 
 /// Version of the published form.
 const VERSION: i64 = 1;
+
+/// Characters of a reason in text; the data has it whole.
+const MAX_REASON: usize = 240;
 
 /// What came of one case.
 #[derive(Clone, Debug)]
@@ -145,10 +148,20 @@ impl Report {
     pub fn sections(&self) -> Vec<(&'static str, u64)> {
         let mut counts: Vec<(&'static str, Vec<f64>)> =
             SECTIONS.into_iter().chain(["total"]).map(|name| (name, Vec::new())).collect();
+        // System prompts repeat: each is counted once.
+        let mut systems: BTreeMap<&str, PromptTokens> = BTreeMap::new();
         for (system, user) in self.cases.iter().flat_map(|case| &case.runs).flat_map(|run| &run.prompts) {
-            let found = tokens::of_prompt(system, user);
-            let total = found.iter().map(|(_, tokens)| tokens).sum();
-            for (name, tokens) in found.into_iter().chain([("total", total)]).filter(|(_, tokens)| *tokens > 0) {
+            let own = PromptTokens::of_texts("", user).sections;
+            let shared = systems.entry(system).or_insert_with(|| PromptTokens::of_texts(system, ""));
+            let mut found = shared.clone();
+            for (name, tokens) in own {
+                match found.sections.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, sum)) => *sum += tokens,
+                    None => found.sections.push((name, tokens)),
+                }
+            }
+            let total = ("total", found.total());
+            for (name, tokens) in found.sections.into_iter().chain([total]).filter(|(_, tokens)| *tokens > 0) {
                 counts.iter_mut().filter(|(known, _)| *known == name).for_each(|(_, list)| list.push(tokens as f64));
             }
         }
@@ -210,7 +223,7 @@ impl Report {
         }
         for case in &self.cases {
             if let Some(failure) = case.failure() {
-                let failure = printable(failure).replace('\n', "\n      ");
+                let failure = printable(cut(failure, MAX_REASON).as_str()).replace('\n', "\n      ");
                 let _ = writeln!(text, "{}  {}\n      {failure}", style.bad("FAIL"), case.id);
             }
         }

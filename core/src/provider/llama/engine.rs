@@ -1,0 +1,430 @@
+//! A loaded model on a thread of its own: one request after the other, each with the prompt's known beginning reused.
+//!
+//! llama.cpp's contexts belong to one thread at a time, so the thread owns model and context, and requests come to it
+//! through a queue. It looks at the request's token, deadline and waiter before every piece of work: between two tokens,
+//! and between two pieces of a prompt. It never opens a file that [`super::gguf`] has not read before.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
+use std::time::Instant;
+
+use llama_cpp_2::context::LlamaContext;
+use llama_cpp_2::context::params::LlamaContextParams;
+use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_2::llama_batch::LlamaBatch;
+use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_2::model::{LlamaChatTemplate, LlamaModel};
+use llama_cpp_2::token::LlamaToken;
+use llama_cpp_2::{LogOptions, send_logs_to_tracing};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::chat::{self, Turn};
+use super::gate::{Gate, Sampler, Sampling, TokenId, Vocabulary};
+use super::grammar::Grammar;
+use crate::cancel::CancelToken;
+use crate::fork::PerProcess;
+use crate::provider::{ProviderError, ProviderErrorClass};
+
+/// Tokens of a prompt that are evaluated at once; a cancelled request waits for no more than these.
+const PIECE: usize = 128;
+
+/// The window where the option says nothing: what the model was trained for, and at most this.
+const DEFAULT_WINDOW: u32 = 8192;
+
+/// Gates that are kept for the next request: one per tool set, language and form.
+const KEPT_GATES: usize = 8;
+
+/// How a model is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Loading {
+    pub path: PathBuf,
+    pub context_size: Option<u32>,
+    pub threads: Option<u32>,
+    pub gpu_layers: Option<u32>,
+}
+
+/// What a request wants of the model.
+pub(super) struct Wanted {
+    pub turns: Vec<Turn>,
+    /// What the reply must be; `None` leaves the model alone (the control of the tests).
+    pub form: Option<Form>,
+    pub max_output_tokens: u32,
+    pub sampling: Sampling,
+    pub seed: u64,
+}
+
+/// A grammar by name; it is drawn when it is first needed.
+pub(super) struct Form {
+    pub key: String,
+    pub draw: Box<dyn Fn() -> Result<Grammar, ProviderError> + Send>,
+}
+
+/// What the model wrote.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Written {
+    /// Everything, the opening included. Without a gate, bytes that are no text are replaced.
+    pub text: String,
+    /// Tokens of the prompt, the opening included.
+    pub prompt_tokens: u64,
+    /// Of those, found evaluated already.
+    pub reused_tokens: u64,
+    /// Tokens that the model wrote.
+    pub output_tokens: u64,
+    /// Whether the model ended by itself, not by the limit.
+    pub ended: bool,
+}
+
+struct Job {
+    wanted: Wanted,
+    cancel: CancelToken,
+    deadline: Instant,
+    reply: oneshot::Sender<Result<Written, ProviderError>>,
+}
+
+/// The queue of a loaded model. Dropping the last one frees the model.
+#[derive(Debug)]
+pub(super) struct Engine {
+    loading: Loading,
+    name: Arc<str>,
+    queue: PerProcess<Mutex<Option<mpsc::Sender<Job>>>>,
+    /// Tokens evaluated so far.
+    pub evaluated: Arc<AtomicU64>,
+}
+
+impl Engine {
+    /// Loads the model and waits for it.
+    pub fn start(loading: Loading, name: Arc<str>) -> Result<(Self, Facts), String> {
+        let evaluated = Arc::default();
+        let (queue, facts) = spawn(&loading, &name, &evaluated)?;
+        let engine = Self { loading, name, queue: PerProcess::default(), evaluated };
+        *engine.queue.get().lock() = Some(queue);
+        Ok((engine, facts))
+    }
+
+    /// Puts a request into the queue. A forked child loads the model anew.
+    pub fn ask(
+        &self,
+        wanted: Wanted,
+        cancel: CancelToken,
+        deadline: Instant,
+    ) -> Result<oneshot::Receiver<Result<Written, ProviderError>>, ProviderError> {
+        let (reply, written) = oneshot::channel();
+        let mut job = Job { wanted, cancel, deadline, reply };
+        let mut queue = self.queue.get().lock();
+        if let Some(running) = &*queue {
+            match running.send(job) {
+                Ok(()) => return Ok(written),
+                Err(back) => job = back.0,
+            }
+        }
+        let (fresh, _facts) = spawn(&self.loading, &self.name, &self.evaluated)
+            .map_err(|why| ProviderError::new(ProviderErrorClass::ModelError, why))?;
+        // The thread waits for its first request, so it is still there.
+        let sent = fresh.send(job);
+        *queue = Some(fresh);
+        sent.map_err(|_| failed(&self.name, "the model's thread ended at once"))?;
+        Ok(written)
+    }
+}
+
+/// What is known of a model once it is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// Tokens that prompt and reply may have together.
+    pub window: u32,
+}
+
+fn failed(name: &str, what: impl std::fmt::Display) -> ProviderError {
+    ProviderError::new(ProviderErrorClass::ModelError, format!("{name}: {what}"))
+}
+
+/// llama.cpp's own state; made once per process, and kept.
+fn backend() -> Result<&'static LlamaBackend, String> {
+    static BACKEND: OnceLock<Result<LlamaBackend, String>> = OnceLock::new();
+    let made = BACKEND.get_or_init(|| {
+        send_logs_to_tracing(LogOptions::default());
+        LlamaBackend::init().map_err(|error| error.to_string())
+    });
+    made.as_ref().map_err(Clone::clone)
+}
+
+/// Starts the thread and waits until its model is loaded.
+fn spawn(loading: &Loading, name: &Arc<str>, evaluated: &Arc<AtomicU64>) -> Result<(mpsc::Sender<Job>, Facts), String> {
+    let (queue, jobs) = mpsc::channel();
+    let (ready, loaded) = mpsc::sync_channel(1);
+    let (loading, name, evaluated) = (loading.clone(), name.clone(), evaluated.clone());
+    thread::Builder::new()
+        .name("cadenza-llama".into())
+        .spawn(move || {
+            let mut ready = Some(ready);
+            if let Err(why) = serve(&loading, &name, &evaluated, &jobs, &mut ready)
+                && let Some(ready) = ready
+            {
+                // Whoever waits for the model is told; one who went away needs no answer.
+                let _gone = ready.send(Err(why));
+            }
+        })
+        .map_err(|error| format!("the model's thread did not start: {error}"))?;
+    let facts = loaded.recv().map_err(|_| "the model's thread ended while it loaded the model".to_owned())??;
+    Ok((queue, facts))
+}
+
+type Ready = Option<mpsc::SyncSender<Result<Facts, String>>>;
+
+/// Loads the model and answers until nobody can ask any more.
+fn serve(
+    loading: &Loading,
+    name: &Arc<str>,
+    evaluated: &AtomicU64,
+    jobs: &mpsc::Receiver<Job>,
+    ready: &mut Ready,
+) -> Result<(), String> {
+    let backend = backend()?;
+    let mut parameters = LlamaModelParams::default();
+    if let Some(layers) = loading.gpu_layers {
+        parameters = parameters.with_n_gpu_layers(layers);
+    }
+    let model = LlamaModel::load_from_file(backend, &loading.path, &parameters)
+        .map_err(|error| format!("llama.cpp cannot load it: {error}"))?;
+    let window = loading.context_size.unwrap_or_else(|| model.n_ctx_train().min(DEFAULT_WINDOW)).max(1);
+    let threads = loading.threads.map(|threads| i32::try_from(threads).unwrap_or(i32::MAX)).unwrap_or_else(|| {
+        thread::available_parallelism().ok().and_then(|cores| i32::try_from(cores.get()).ok()).unwrap_or(1)
+    });
+    let parameters = LlamaContextParams::default()
+        .with_n_ctx(NonZeroU32::new(window))
+        .with_n_batch(PIECE as u32)
+        .with_n_ubatch(PIECE as u32)
+        .with_n_threads(threads)
+        .with_n_threads_batch(threads)
+        .with_no_perf(true);
+    let context = model.new_context(backend, parameters).map_err(|error| {
+        format!("its window of {window} tokens cannot be made ({error}); set a smaller `context_size`")
+    })?;
+    let mut speaker = Speaker {
+        name: name.clone(),
+        template: chat::template(&model),
+        vocabulary: Arc::new(vocabulary(&model)),
+        model: &model,
+        context,
+        batch: LlamaBatch::new(PIECE, 1),
+        window,
+        known: Vec::new(),
+        evaluated,
+        gates: VecDeque::new(),
+    };
+    if let Some(ready) = ready.take() {
+        let _gone = ready.send(Ok(Facts { window }));
+    }
+    while let Ok(job) = jobs.recv() {
+        let Job { wanted, cancel, deadline, reply } = job;
+        let stop = || {
+            if cancel.is_cancelled() || reply.is_closed() {
+                Some(ProviderError::cancelled())
+            } else if Instant::now() >= deadline {
+                // The waiter has its own clock and words for it.
+                Some(ProviderError::new(ProviderErrorClass::Timeout, "the request's time is over"))
+            } else {
+                None
+            }
+        };
+        let written = catch_unwind(AssertUnwindSafe(|| speaker.answer(&wanted, &stop)));
+        let written = written.unwrap_or_else(|_| Err(failed(name, "internal error while the model wrote")));
+        if written.is_err() {
+            speaker.forget();
+        }
+        let _gone = reply.send(written);
+    }
+    Ok(())
+}
+
+/// The bytes of every token. Tokens that steer a model (begin, end, roles) stand for no text.
+fn vocabulary(model: &LlamaModel) -> Vocabulary {
+    let vocabulary = model.vocab();
+    let mut ends = Vec::new();
+    let pieces = vocabulary.tokens().map(|token| {
+        if vocabulary.is_eog(token) {
+            ends.push(token.0.unsigned_abs());
+        }
+        let steers = vocabulary.is_control(token) || vocabulary.is_eog(token);
+        if steers { Vec::new() } else { vocabulary.token_to_piece(token, false, None) }.into_boxed_slice()
+    });
+    let pieces = pieces.collect();
+    Vocabulary::new(pieces, ends)
+}
+
+/// The model at work.
+struct Speaker<'a> {
+    name: Arc<str>,
+    model: &'a LlamaModel,
+    template: LlamaChatTemplate,
+    context: LlamaContext<'a>,
+    batch: LlamaBatch<'static>,
+    vocabulary: Arc<Vocabulary>,
+    window: u32,
+    /// The tokens whose evaluation the context holds, in order.
+    known: Vec<LlamaToken>,
+    evaluated: &'a AtomicU64,
+    gates: VecDeque<(String, Arc<Gate>)>,
+}
+
+type Stop<'a> = &'a dyn Fn() -> Option<ProviderError>;
+
+impl Speaker<'_> {
+    fn answer(&mut self, wanted: &Wanted, stop: Stop<'_>) -> Result<Written, ProviderError> {
+        if let Some(why) = stop() {
+            return Err(why);
+        }
+        let gate = wanted.form.as_ref().map(|form| self.gate(form)).transpose()?;
+        let mut prompt =
+            chat::tokens(self.model, &self.template, &wanted.turns).map_err(|why| failed(&self.name, why))?;
+        let opening = gate.as_ref().map(|gate| gate.opening().to_vec()).unwrap_or_default();
+        prompt.extend(chat::plain_tokens(self.model, &opening));
+        let least = gate.as_ref().map_or(1, |gate| gate.left(gate.start()));
+        let limit = self.limit(prompt.len(), least, wanted.max_output_tokens)?;
+        let reused = self.evaluate_prompt(&prompt, stop)?;
+        let mut written = self.write(gate.as_deref(), limit, wanted, stop)?;
+        written.prompt_tokens = prompt.len() as u64;
+        written.reused_tokens = reused as u64;
+        Ok(written)
+    }
+
+    /// How many tokens the reply may have, before anything is evaluated.
+    fn limit(&self, prompt: usize, least: u32, asked: u32) -> Result<u32, ProviderError> {
+        let room = u32::try_from(prompt).ok().and_then(|prompt| self.window.checked_sub(prompt));
+        let Some(room) = room.filter(|room| *room >= least.max(1)) else {
+            return Err(ProviderError::new(
+                ProviderErrorClass::ContextOverflow,
+                format!(
+                    "{}: the prompt has {prompt} tokens and the shortest reply {least}, the window holds {}; raise \
+                     `context_size` or keep less in the context",
+                    self.name, self.window
+                ),
+            ));
+        };
+        let limit = asked.min(room);
+        if limit < least {
+            return Err(failed(
+                &self.name,
+                format_args!("{asked} output tokens are too few: the shortest reply has {least}; allow more of them"),
+            ));
+        }
+        Ok(limit)
+    }
+
+    /// Evaluates what the context does not hold yet; gives how many tokens it held.
+    fn evaluate_prompt(&mut self, prompt: &[LlamaToken], stop: Stop<'_>) -> Result<usize, ProviderError> {
+        let common = self.known.iter().zip(prompt).take_while(|(one, other)| one == other).count();
+        // The last token is evaluated in any case: its logits choose the first token of the reply.
+        let mut common = common.min(prompt.len().saturating_sub(1));
+        if common < self.known.len() && !self.cut(common) {
+            self.forget();
+            common = 0;
+        }
+        for piece in prompt[common..].chunks(PIECE) {
+            if let Some(why) = stop() {
+                return Err(why);
+            }
+            self.evaluate(piece)?;
+        }
+        Ok(common)
+    }
+
+    /// Takes everything behind so many tokens out of the context. Not every kind of model can do that.
+    fn cut(&mut self, kept: usize) -> bool {
+        let cut = u32::try_from(kept)
+            .is_ok_and(|kept| self.context.clear_kv_cache_seq(Some(0), Some(kept), None).is_ok_and(|done| done));
+        if cut {
+            self.known.truncate(kept);
+        }
+        cut
+    }
+
+    fn forget(&mut self) {
+        self.context.clear_kv_cache();
+        self.known.clear();
+    }
+
+    /// Evaluates at most [`PIECE`] tokens; the logits of the last one can be read then.
+    fn evaluate(&mut self, tokens: &[LlamaToken]) -> Result<(), ProviderError> {
+        self.batch.clear();
+        for (index, token) in tokens.iter().enumerate() {
+            let position = i32::try_from(self.known.len() + index).unwrap_or(i32::MAX);
+            let added = self.batch.add(*token, position, &[0], index + 1 == tokens.len());
+            added.map_err(|error| failed(&self.name, error))?;
+        }
+        let decoded = self.context.decode(&mut self.batch);
+        decoded.map_err(|error| failed(&self.name, format_args!("llama.cpp did not evaluate the tokens: {error}")))?;
+        self.known.extend(tokens);
+        self.evaluated.fetch_add(tokens.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Chooses token after token until the reply is whole, the model ends it, or the limit is reached. Behind a gate it
+    /// is whole in every case.
+    fn write(
+        &mut self,
+        gate: Option<&Gate>,
+        limit: u32,
+        wanted: &Wanted,
+        stop: Stop<'_>,
+    ) -> Result<Written, ProviderError> {
+        let mut sampler = Sampler::new(wanted.sampling, wanted.seed);
+        let mut bytes = gate.map(|gate| gate.opening().to_vec()).unwrap_or_default();
+        let mut state = gate.map_or(0, Gate::start);
+        let whole = |state| gate.is_some_and(|gate| gate.rest(state).is_some());
+        let (mut count, mut ended) = (0, false);
+        while !whole(state) && count < limit {
+            if let Some(why) = stop() {
+                return Err(why);
+            }
+            let remaining = limit - count - 1;
+            let chosen = sampler.choose(self.context.get_logits(), gate.map(|gate| (gate, state, remaining)));
+            // With a gate this cannot fire: `left(state) <= limit - count` at the start, and behind every allowed token.
+            let (token, next) = chosen.ok_or_else(|| failed(&self.name, "the model gave no number for any token"))?;
+            count += 1;
+            if self.vocabulary.is_end(token) {
+                ended = true;
+                break;
+            }
+            bytes.extend_from_slice(self.vocabulary.piece(token));
+            state = next;
+            if !whole(state) && count < limit {
+                self.evaluate(&[token_of(token)])?;
+            }
+        }
+        ended |= whole(state);
+        bytes.extend_from_slice(gate.and_then(|gate| gate.rest(state)).unwrap_or_default());
+        let text = match gate {
+            // Cannot fire: every path of a grammar is UTF-8, and the reply ends where its grammar does.
+            Some(_) => {
+                String::from_utf8(bytes).map_err(|_| failed(&self.name, "internal error: the reply is no text"))?
+            }
+            None => String::from_utf8_lossy(&bytes).into_owned(),
+        };
+        Ok(Written { text, prompt_tokens: 0, reused_tokens: 0, output_tokens: count.into(), ended })
+    }
+
+    fn gate(&mut self, form: &Form) -> Result<Arc<Gate>, ProviderError> {
+        if let Some((_, gate)) = self.gates.iter().find(|(key, _)| *key == form.key) {
+            return Ok(gate.clone());
+        }
+        let gate = Gate::new((form.draw)()?, self.vocabulary.clone()).map_err(|error| failed(&self.name, error))?;
+        let gate = Arc::new(gate);
+        if self.gates.len() == KEPT_GATES {
+            self.gates.pop_front();
+        }
+        self.gates.push_back((form.key.clone(), gate.clone()));
+        Ok(gate)
+    }
+}
+
+fn token_of(token: TokenId) -> LlamaToken {
+    // A vocabulary has at most as many tokens as an i32 counts.
+    LlamaToken::new(i32::try_from(token).unwrap_or(i32::MAX))
+}
