@@ -64,10 +64,10 @@ def test_a_flow_ends_when_its_money_is_spent():
         ({"prices": {"m": {"input": 1}}}, "`input` and `output` are needed"),
         ({"max_cost": 0}, "US dollars above 0"),
         ({"temperature": "hot"}, "a number from 0 to 10"),
-        ({"headers": {"x": 5}}, "the value of \"x\" must be text"),
-        ({"providers": {"openai": {"temprature": 1}}}, "did you mean \"temperature\""),
+        ({"headers": {"x": 5}}, 'the value of "x" must be text'),
+        ({"providers": {"openai": {"temprature": 1}}}, 'did you mean "temperature"'),
         ({"model": [{"temperature": 1}]}, "names its model"),
-        ({"model": [{"model": "library", "temprature": 1}]}, "did you mean \"temperature\""),
+        ({"model": [{"model": "library", "temprature": 1}]}, 'did you mean "temperature"'),
         ({"max_generation_attempts": 17}, "from 1 to 16"),
     ],
 )

@@ -31,7 +31,7 @@ def test_verbose_shows_programs_and_no_kept_ones(model, capsys):
         calc.boom()
         shown = capsys.readouterr().err
     assert "calculator.add" not in shown, "a kept program ran"
-    assert shown.count("-- calculator.boom (attempt 1)\nerror(\"boom\")\n") == 1
+    assert shown.count('-- calculator.boom (attempt 1)\nerror("boom")\n') == 1
     assert "-- calculator.boom (attempt 1) failed: execution, raised: " in shown
 
 
