@@ -933,7 +933,7 @@ mod resolving {
         let address = TargetOptions { base_url: Some("http://127.0.0.1:1".into()), ..key() };
         assert!(with("gemini:a, ollama:b", address).is_err());
         let header = BTreeMap::from([("authorization".to_owned(), Secret::new(KEY))]);
-        let headers = TargetOptions { headers: header, ..TargetOptions::default() };
+        let headers = TargetOptions { headers: header.into(), ..TargetOptions::default() };
         assert_eq!(with("gemini:a, anthropic:b", headers).unwrap_err().0, "headers");
         assert!(with("openai:a, openai-responses:b, library", key()).is_ok());
         let own = |name: &str| ModelSpec::Target { name: name.into(), options: Box::new(key()) };
@@ -976,7 +976,7 @@ mod resolving {
         });
         // Who asks by a header of its own needs no key.
         let header = BTreeMap::from([("authorization".to_owned(), Secret::new(&format!("Bearer {KEY}")))]);
-        let headers = TargetOptions { headers: header, ..TargetOptions::default() };
+        let headers = TargetOptions { headers: header.into(), ..TargetOptions::default() };
         assert!(resolve(&"anthropic:m".into(), &of_options(headers)).is_ok());
     }
 
@@ -1091,6 +1091,27 @@ mod resolving {
             complete(&*resolve(&spec, &settings).unwrap().provider, &request("x", "y")).unwrap();
             assert_eq!(server.seen()[index].body.get("temperature").and_then(Json::as_f64), expected, "case {index}");
         }
+    }
+
+    /// A key belongs to the address that it was given with, also where the name says another address.
+    #[test]
+    fn an_address_in_the_name_does_not_get_another_addresss_key() {
+        let (near, far) = (WireServer::always(Answer::Program("return 1".into())), "http://127.0.0.1:9/v1");
+        let name = format!("openai-compatible:m@{}", near.base_url());
+        let given = |base_url: Option<&str>| {
+            of_options(TargetOptions {
+                base_url: base_url.map(str::to_owned),
+                api_key: Secret::new(KEY),
+                ..TargetOptions::default()
+            })
+        };
+        let ask = |settings: &ModelSettings<'_>| {
+            let resolved = resolve(&name.as_str().into(), settings).unwrap();
+            drop(complete(&*resolved.provider, &request("a", "b")));
+            near.seen().last().unwrap().headers.contains_key("authorization")
+        };
+        assert!(!ask(&given(Some(far))), "the key of the far address");
+        assert!(ask(&given(None)), "a key that no other address was said for");
     }
 
     #[test]

@@ -4,14 +4,15 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use cadenza_core::agent::Agent;
 use cadenza_core::cancel::CancelToken;
 use cadenza_core::message::ModelReply;
 use cadenza_core::outcome::{AgentOutcome, ErrorType, Outcome, Reason};
+use cadenza_core::provider::target::TargetOptions;
 use cadenza_core::provider::{
-    ModelRequest, ModelSpec, Provider, ProviderError, ProviderErrorClass, Scripted, Usage, Waits,
+    ModelRequest, ModelSpec, Provider, ProviderError, ProviderErrorClass, Scripted, Secret, Usage, Waits,
 };
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::Options;
@@ -297,6 +298,48 @@ fn sc_3_22_sc_3_24_a_malformed_answer_goes_to_the_next_target_with_its_fault() {
     assert_eq!(entries[0].error.as_ref().unwrap().0, "invalid_response");
 }
 
+/// SC-1.15, S1: one counter, whatever goes wrong.
+#[test]
+fn sc_1_15_failures_and_malformed_answers_share_one_counter() {
+    let broken = Reply(ModelReply::call("", "execute_program", "{"));
+    let world = World::new(&[&[Fail(Network, None), broken, ONE]], &attempts(2));
+    let outcome = world.call();
+    assert_eq!(world.asked(), "AA");
+    let message = &outcome.error().unwrap().message;
+    assert!(message.contains("not valid JSON"), "{message}");
+}
+
+/// EC-AD1: what was cut is not run, and nothing of it is committed.
+#[test]
+fn ec_ad1_a_reply_that_was_cut_is_no_program() {
+    for reason in ["length", "MAX_TOKENS", "max_output_tokens", "content_filter"] {
+        let usage = Some(Usage { input: 5, output: 5, ..Usage::default() });
+        let stop_reason = Some(reason.to_owned());
+        let cut = Reply(ModelReply { usage, stop_reason, ..ModelReply::text("context.step = 1\n") });
+        let world = World::new(&[&[cut]], &attempts(2));
+        let agent = world.agent();
+        let outcome = agent.call("work", Vec::new(), Map::new()).unwrap();
+        assert!(outcome.error().unwrap().message.contains("cut"), "{reason}: {outcome:?}");
+        assert_eq!((world.asked().as_str(), agent.runtime_context().get("step")), ("AA", None));
+        let entries = &outcome.metadata.as_ref().unwrap().accounting;
+        assert_eq!((entries[0].usage.output, entries[0].error.as_ref().unwrap().0), (5, "invalid_response"));
+    }
+    // A whole call is a whole call.
+    let stop_reason = Some("length".to_owned());
+    let whole = ModelReply { stop_reason, ..ModelReply::call("", "execute_program", r#"{"code": "return 1"}"#) };
+    assert_eq!(play(&[&[Reply(whole)]], 1), ended("A", &[], "1"));
+}
+
+#[test]
+fn an_entrys_error_is_scrubbed_and_bounded() {
+    let key = Secret::new("sk-accounting-0123456789").unwrap();
+    let arguments = format!(r#"{{"code": "return 1", "language": "{}{}"}}"#, key.expose(), "x".repeat(200_000));
+    let world = World::new(&[&[Reply(ModelReply::call("", "execute_program", arguments))]], &attempts(1));
+    let outcome = world.call();
+    let error = &outcome.metadata.unwrap().accounting[0].error.as_ref().unwrap().1.clone();
+    assert!(error.len() <= 4 << 10 && !error.contains(key.expose()), "{} bytes", error.len());
+}
+
 /// SC-3.27: nothing is asked after an answer.
 #[test]
 fn sc_3_27_an_answer_ends_the_turn() {
@@ -328,6 +371,7 @@ fn sc_4_01_every_request_has_a_typed_entry() {
     let options = r#"{"max_generation_attempts": 3, "prices": {"C": {"input": 1, "output": 2, "cached": 0.5}}}"#;
     let broken = Reply(ModelReply::call("", "execute_program", "{"));
     let world = World::new(&[&[Fail(RateLimit, None)], &[broken], &[reply_with(usage)]], options);
+    let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as i64;
     let outcome = world.call();
     assert!(outcome.ok(), "{:?}", outcome.error());
     let Value::Map(map) = Value::Map(outcome.metadata.as_ref().unwrap().to_map()) else { unreachable!() };
@@ -350,6 +394,8 @@ fn sc_4_01_every_request_has_a_typed_entry() {
     let times: Vec<i64> =
         entries.iter().map(|entry| entry.as_map().unwrap()["timestamp_ms"].as_int().unwrap()).collect();
     assert!(times.is_sorted());
+    // S38: the end of the request, as its latency reaches back.
+    assert!(entries.iter().all(|entry| entry.as_map().unwrap()["timestamp_ms"].as_int() >= Some(began)));
     // SC-4.15: the call as recorded says the same.
     let recorded = world.runtime.calls().pop().unwrap().to_map();
     assert_eq!(recorded["accounting"].as_list().unwrap(), entries);
@@ -445,6 +491,37 @@ fn max_cost_without_prices_is_refused_and_a_target_without_one_ends_the_flow() {
     let prices = r#"{"max_cost": 1, "prices": {"B": {"input": 1, "output": 1}}}"#;
     let world = World::new(&[&[failing]], prices);
     let outcome = world.call();
-    assert_eq!(outcome.error().unwrap().message, "A has no price, so `max_cost` cannot hold; add it to `prices`");
-    assert_eq!(world.asked(), "A");
+    let words = "A has no price, so `max_cost` cannot hold; add it to `prices`";
+    assert_eq!((outcome.error().unwrap().message.as_str(), world.asked().as_str()), (words, "A"));
+
+    // A model that does not count its tokens: with a price they are estimated, without one the flow ends.
+    let silent = [Program("error('no')")];
+    let world = World::new(&[&silent], prices);
+    assert_eq!((world.call().error().unwrap().message.as_str(), world.asked().as_str()), (words, "A"));
+    let dear = r#"{"max_cost": 0.000001, "prices": {"A": {"input": 1000000, "output": 1}}}"#;
+    let world = World::new(&[&silent], dear);
+    assert_eq!(
+        (world.call().error().unwrap().error_type.clone(), world.asked()),
+        (ErrorType::BudgetExceeded, "A".into())
+    );
+}
+
+/// SC-1.48 for maps: they are laid over each other by entry, and null takes all of them away.
+#[test]
+fn sc_1_48_null_takes_maps_away() {
+    let read = |json: &str| {
+        let Value::Map(map) = Value::from_json(json).unwrap() else { panic!("a map") };
+        Options::from_map(&map).unwrap().target
+    };
+    let names = |options: &TargetOptions| -> Vec<String> {
+        let present = options.params.extra.iter().filter(|(_, value)| value.is_some());
+        present.map(|(name, _)| name.clone()).collect()
+    };
+    let far = read(r#"{"extra": {"a": 1, "b": 2}, "headers": {"x-team": "t"}, "temperature": 1}"#);
+    assert_eq!(names(&read(r#"{"extra": {"b": null, "c": 3}}"#).over(&far)), ["a", "c"]);
+    let nothing = read(r#"{"extra": null, "headers": null, "temperature": null}"#).over(&far);
+    assert_eq!(
+        (names(&nothing), nothing.headers.get("x-team"), nothing.params.temperature),
+        (Vec::new(), None, Some(None))
+    );
 }

@@ -162,7 +162,7 @@ impl Tokens {
 /// One request to a model, answered or not (SC-4.01).
 #[derive(Clone, Debug, PartialEq)]
 pub struct AccountingEntry {
-    /// When it was sent.
+    /// When it ended (S38); it began [`Self::latency`] before.
     pub timestamp: SystemTime,
     /// The target that was asked, such as `openai:gpt-5.1`.
     pub target: String,
@@ -185,7 +185,7 @@ pub struct AccountingEntry {
 }
 
 impl AccountingEntry {
-    /// The entry of a request that was sent then and took so long; what came of it is still to be said.
+    /// The entry of a request that ended then and took so long; what came of it is still to be said.
     pub fn new(target: &str, timestamp: SystemTime, latency: Duration) -> Self {
         Self {
             timestamp,

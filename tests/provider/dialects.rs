@@ -232,7 +232,7 @@ fn sc_1_51_off_means_off() {
         temperature: Some(None),
         reasoning_effort: Some(None),
         extended_thinking: Some(None),
-        extra: BTreeMap::from([("tool_choice".to_owned(), None), ("toolConfig".to_owned(), None)]),
+        extra: BTreeMap::from([("tool_choice".to_owned(), None), ("toolConfig".to_owned(), None)]).into(),
         ..Params::default()
     };
     for vendor in ALL {
@@ -409,7 +409,7 @@ fn ollama_is_told_its_window_and_believed_no_cut_prompt() {
     assert_eq!(server.seen()[1].body["options"]["num_ctx"], 32_768);
     // What has no name in the options goes beside what has one.
     let keep = Value::Map(Map::from([("top_k".to_owned(), 20.into())]));
-    let params = Params { extra: BTreeMap::from([("options".to_owned(), Some(keep))]), ..Params::default() };
+    let params = Params { extra: BTreeMap::from([("options".to_owned(), Some(keep))]).into(), ..Params::default() };
     let settings = RemoteSettings { params, ..target(ollama, &server) };
     complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
     assert_eq!(server.seen()[2].body["options"], json!({"num_ctx": 16_384, "top_k": 20}));

@@ -66,6 +66,7 @@ def test_a_flow_ends_when_its_money_is_spent():
         ({"temperature": "hot"}, "a number from 0 to 10"),
         ({"headers": {"x": 5}}, "the value of \"x\" must be text"),
         ({"providers": {"openai": {"temprature": 1}}}, "did you mean \"temperature\""),
+        ({"providers": {"opnai": {}}}, "did you mean \"openai\""),
         ({"model": [{"temperature": 1}]}, "names its model"),
         ({"model": [{"model": "library", "temprature": 1}]}, "did you mean \"temperature\""),
         ({"max_generation_attempts": 17}, "from 1 to 16"),

@@ -393,6 +393,11 @@ impl<'a> Attempts<'a> {
             self.prompt = Some(prompt);
         }
         loop {
+            if self.rotation.left() == 0 {
+                // The contract would take another reply, but no request is left for it (SC-1.15, S1).
+                let message = self.failures.last().map_or_else(String::new, |failure| failure.error_message.clone());
+                return Input::ProviderFailed { message: bounded(&message).into() };
+            }
             if let Some(message) = call.trace.over_cost() {
                 return Input::BudgetSpent { message: message.into() };
             }
@@ -403,15 +408,31 @@ impl<'a> Attempts<'a> {
             let prompt_bytes = prompt_bytes(&request);
             // The provider gives up by itself; one that does not is left behind.
             let allowed = if target.streams(&request) { request.total } else { request.timeout };
-            let (sent, began) = (SystemTime::now(), Instant::now());
+            let began = Instant::now();
             let reply = complete(&**target, &request, &call.trace.cancel);
             let reply = call::within(reply, target.model(), allowed + PROVIDER_GRACE, &call.trace.cancel)
                 .await
                 .unwrap_or_else(|| Err(given_up(call, target.model(), allowed)));
+            let mut entry = AccountingEntry::new(target.model(), SystemTime::now(), began.elapsed());
             match reply {
+                Ok(reply) if cut_off(&reply).is_some() => {
+                    let words = cut_off(&reply).unwrap_or_default();
+                    let error =
+                        ProviderError::new(ProviderErrorClass::InvalidResponse, format!("{}: {words}", target.model()));
+                    // The kernel never sees this reply, so its tokens are counted here.
+                    let used = reply.usage.map(plausible).unwrap_or_default();
+                    call.trace.charge(used.input.saturating_add(used.output));
+                    entry = answered(entry, &reply, prompt_bytes, &settings.prices);
+                    entry.refuse(error.class.as_str(), bounded(&error.message));
+                    self.account(entry, true);
+                    self.failed("provider", error.class.as_str(), &error.message);
+                    if let Some(end) = self.unanswered(target.model(), error, allowed).await {
+                        return end;
+                    }
+                }
                 Ok(mut reply) => {
-                    let entry = AccountingEntry::new(target.model(), sent, began.elapsed());
-                    self.account(answered(entry, &reply, &settings.prices));
+                    let is_model = reply.source.is_none();
+                    self.account(answered(entry, &reply, prompt_bytes, &settings.prices), is_model);
                     if !settings.provider.targets().is_empty() {
                         reply.model.get_or_insert_with(|| target.model().to_owned());
                         reply.note = reply.note.or_else(|| targets::fallback_note(target.model(), &self.unanswered));
@@ -419,9 +440,8 @@ impl<'a> Attempts<'a> {
                     return self.inferred(&reply, prompt_bytes);
                 }
                 Err(error) => {
-                    let mut entry = AccountingEntry::new(target.model(), sent, began.elapsed());
                     entry.refuse(error.class.as_str(), bounded(&error.message));
-                    self.account(entry);
+                    self.account(entry, false);
                     self.failed("provider", error.class.as_str(), &error.message);
                     if let Some(end) = self.unanswered(target.model(), error, allowed).await {
                         return end;
@@ -467,8 +487,9 @@ impl<'a> Attempts<'a> {
     }
 
     /// Counts a request: for the caller, and for the flow.
-    fn account(&mut self, entry: AccountingEntry) {
-        self.call.trace.charge_cost(&entry);
+    /// `must_be_priced`: a model answered, so a limit of money cannot hold without its price.
+    fn account(&mut self, entry: AccountingEntry, must_be_priced: bool) {
+        self.call.trace.charge_cost(&entry, must_be_priced);
         self.accounting.push(entry);
     }
 
@@ -530,7 +551,7 @@ impl<'a> Attempts<'a> {
         };
         if let Some((code, detail, feedback)) = refused {
             if let Some(entry) = self.accounting.last_mut() {
-                entry.refuse(ProviderErrorClass::InvalidResponse.as_str(), format!("{code}: {detail}"));
+                entry.refuse(ProviderErrorClass::InvalidResponse.as_str(), bounded(&format!("{code}: {detail}")));
             }
             self.rotation.refused();
             self.failed("adapter", code, detail);
@@ -715,14 +736,39 @@ fn given_up(call: &Call<'_>, model: &str, allowed: Duration) -> ProviderError {
     if call.trace.cancel.is_cancelled() { ProviderError::cancelled() } else { ProviderError::timed_out(model, allowed) }
 }
 
-/// The entry with what a reply says about itself.
-fn answered(mut entry: AccountingEntry, reply: &ModelReply, prices: &Prices) -> AccountingEntry {
+/// The entry with what a reply says about itself. Where it says nothing of tokens, its cost is estimated from the bytes, as
+/// its tokens are (V18).
+fn answered(mut entry: AccountingEntry, reply: &ModelReply, prompt_bytes: u64, prices: &Prices) -> AccountingEntry {
     entry.usage = reply.usage.map(plausible).unwrap_or_default();
-    entry.cost = prices.cost(&entry.target, reply.model.as_deref(), &entry.usage);
+    let calls: usize = reply.tool_calls.iter().map(|call| call.arguments.len()).sum();
+    let reply_bytes = (reply.content.as_ref().map_or(0, String::len) + calls) as u64;
+    let estimate = || Usage {
+        input: Tokens::estimate(prompt_bytes).0,
+        output: Tokens::estimate(reply_bytes).0,
+        ..Usage::default()
+    };
+    let counted = reply.usage.map_or_else(estimate, plausible);
+    entry.cost = prices.cost(&entry.target, reply.model.as_deref(), &counted);
     entry.stop_reason = reply.stop_reason.clone();
     entry.omitted_params = reply.omitted.clone();
     entry.routed(reply.provider.as_deref(), reply.model.as_deref());
     entry
+}
+
+/// Why a reply that ended before its end is no reply: a program in its text may lack its last lines (EC-AD1). A structured
+/// call is judged by its own form.
+fn cut_off(reply: &ModelReply) -> Option<&'static str> {
+    if !reply.tool_calls.is_empty() {
+        return None;
+    }
+    match reply.stop_reason.as_deref()?.to_ascii_lowercase().as_str() {
+        "length" | "max_tokens" | "max_output_tokens" => {
+            Some("the reply was cut at its limit of tokens; raise `max_output_tokens`")
+        }
+        "model_context_window_exceeded" => Some("the reply was cut where the model's window ends"),
+        "content_filter" | "safety" | "recitation" | "refusal" => Some("a filter of the server cut the reply"),
+        _ => None,
+    }
 }
 
 /// The requests of one generation.

@@ -15,7 +15,7 @@ use super::host::{CallHost, DryHost, ToolCall};
 use super::journal::Journal;
 use super::runtime_context::Turn;
 use super::{Agent, dispatch};
-use crate::accounting::{AccountingEntry, Cost, Usage};
+use crate::accounting::{AccountingEntry, Cost};
 use crate::cancel::CancelToken;
 use crate::contract::delegation::FailurePolicy;
 use crate::contract::factory::{DynamicCall, RunBounds};
@@ -152,9 +152,9 @@ impl Trace {
     }
 
     /// Adds what one request cost.
-    pub(super) fn charge_cost(&self, entry: &AccountingEntry) {
+    pub(super) fn charge_cost(&self, entry: &AccountingEntry, must_be_priced: bool) {
         let Some(cost) = entry.cost else {
-            if entry.usage != Usage::default() {
+            if must_be_priced {
                 self.unpriced.get_or_init(|| entry.target.clone());
             }
             return;

@@ -96,6 +96,17 @@ impl ModelSettings<'_> {
         own.clone().over(&of_provider.over(&self.options))
     }
 
+    /// The same for a target whose name says its address. Where nobody else says one, it is the address that a general key
+    /// is meant for; where somebody does, their key stays with theirs.
+    fn options_at(&self, kind: Kind, own: &TargetOptions, address: Option<String>) -> TargetOptions {
+        let Some(address) = address else { return self.options_for(kind, own) };
+        let far = self.options_for(kind, &TargetOptions::default());
+        if far.base_url.is_some() {
+            return TargetOptions { base_url: Some(address), ..own.clone() }.over(&far);
+        }
+        TargetOptions { base_url: None, ..own.clone() }.over(&TargetOptions { base_url: Some(address), ..far })
+    }
+
     /// A variable that is set and not blank.
     fn variable(&self, name: &str) -> Option<String> {
         self.environment.and_then(|environment| environment(name)).filter(|value| !value.trim().is_empty())
@@ -498,7 +509,11 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
             if model.is_empty() {
                 return Err(ResolveProblem::NoModelName { provider: kind.as_str() });
             }
-            remote(kind, model, settings, settings.options_for(kind, own))
+            // A target may say its own address: `openai-compatible:NAME@http://host/v1`.
+            let inline = ["@http://", "@https://"].into_iter().find_map(|mark| model.find(mark));
+            let address = inline.map(|at| model[at + 1..].to_owned());
+            let model = inline.map_or(model, |at| &model[..at]);
+            remote(kind, model, settings, settings.options_at(kind, own, address))
         }
         Kind::Replay if model.is_empty() => Err(ResolveProblem::NoModelName { provider: kind.as_str() }),
         Kind::Replay => {
@@ -526,16 +541,10 @@ fn remote(
     use super::remote::{Remote, RemoteError, RemoteSettings};
 
     let vendor = kind.vendor();
-    // A target of a list says its own address: `openai-compatible:NAME@http://host/v1`.
-    let inline = ["@http://", "@https://"].into_iter().find_map(|mark| model.find(mark));
-    let (model, own_url) = match inline {
-        Some(at) => (&model[..at], Some(model[at + 1..].to_owned())),
-        None => (model, None),
-    };
-    let of_host = own_url.or_else(|| options.base_url.clone());
+    let of_host = options.base_url.clone();
     let of_environment = if of_host.is_none() { settings.variable(kind.url_variable()) } else { None };
-    // A key from the environment belongs to the vendor, or to the address that the same environment gives. It is not
-    // sent to any other server.
+    // A key from the environment is for whoever is named as its vendor, wherever the host says that it answers (a proxy of
+    // the vendor's, say), and for the address that the same environment gives. A compatible server is nobody's vendor.
     let may_use_variable = vendor.base_url().is_some() || of_environment.is_some();
     let of_environment = of_environment.map(|url| kind.address(url));
     let base_url = match of_host.or(of_environment) {
@@ -543,7 +552,8 @@ fn remote(
         None => vendor.base_url().ok_or(ResolveProblem::NoBaseUrl)?.to_owned(),
     };
     let key = key(kind, settings, &options, may_use_variable)?;
-    let mut headers: Vec<_> = options.headers.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let mut headers: Vec<_> =
+        options.headers.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?))).collect();
     let says_who_asks = headers.iter().any(|(name, _)| is_key_header(name));
     if kind.needs_key() && key.is_none() && !says_who_asks {
         return Err(ResolveProblem::NoKey { variable: kind.key_variables()[0], provider: kind.as_str() });

@@ -13,6 +13,53 @@ use crate::value::Value;
 /// A field that may be left as it is (`None`), taken away (`Some(None)`) or set.
 pub type Field<T> = Option<Option<T>>;
 
+/// Named entries, laid over the farther place's one by one; each may be taken away, and all of them together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entries<T> {
+    near: BTreeMap<String, Option<T>>,
+    /// The farther place's entries are taken away.
+    alone: bool,
+}
+
+impl<T> Default for Entries<T> {
+    fn default() -> Self {
+        Self { near: BTreeMap::new(), alone: false }
+    }
+}
+
+impl<T> From<BTreeMap<String, Option<T>>> for Entries<T> {
+    /// These entries, over those of farther places.
+    fn from(near: BTreeMap<String, Option<T>>) -> Self {
+        Self { near, alone: false }
+    }
+}
+
+impl<T: Clone> Entries<T> {
+    /// No entries, whatever farther places say.
+    pub fn none() -> Self {
+        Self { near: BTreeMap::new(), alone: true }
+    }
+
+    /// Every entry by name; `None` for one that is taken away.
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &Option<T>)> {
+        self.near.iter()
+    }
+
+    /// The entry of that name, unless it is taken away.
+    pub fn get(&self, name: &str) -> Option<&T> {
+        self.near.get(name)?.as_ref()
+    }
+
+    fn over(self, far: &Self) -> Self {
+        if self.alone {
+            return self;
+        }
+        let mut near = far.near.clone();
+        near.extend(self.near);
+        Self { near, alone: far.alone }
+    }
+}
+
 /// Tokens that `extended_thinking = true` stands for.
 pub const DEFAULT_THINKING_TOKENS: u32 = 4_096;
 
@@ -30,7 +77,7 @@ pub struct TargetOptions {
     /// `stream`: whether the reply is asked for piece by piece.
     pub stream: Option<bool>,
     /// `headers` that go with every request, by name. Their values may be keys.
-    pub headers: BTreeMap<String, Option<Secret>>,
+    pub headers: Entries<Secret>,
     /// `proxy`: the URL of one for this target alone; taken away, none is used.
     pub proxy: Field<Secret>,
     /// `context_size`: tokens that prompt and reply of a local model may have together.
@@ -61,7 +108,7 @@ pub struct Params {
     /// `extended_thinking`: tokens that the model may think for.
     pub extended_thinking: Field<u32>,
     /// `extra`: fields of the wire that have no name here, passed through.
-    pub extra: BTreeMap<String, Option<Value>>,
+    pub extra: Entries<Value>,
     /// `force_params`: send also what the model is known to refuse (S18).
     pub force_params: Option<bool>,
 }
@@ -79,8 +126,7 @@ impl TargetOptions {
         let own_key = self.api_key.is_some() || self.api_key_file.is_some();
         let key = |of: &Self| (of.api_key.clone(), of.api_key_file.clone());
         let (api_key, api_key_file) = if own_key || !same_place { key(&self) } else { key(far) };
-        let mut headers = if same_place { far.headers.clone() } else { BTreeMap::new() };
-        headers.extend(self.headers);
+        let headers = if same_place { self.headers.over(&far.headers) } else { self.headers };
         Self {
             base_url: self.base_url.or_else(|| far.base_url.clone()),
             api_key,
@@ -99,8 +145,6 @@ impl TargetOptions {
 
 impl Params {
     fn over(self, far: &Self) -> Self {
-        let mut extra = far.extra.clone();
-        extra.extend(self.extra);
         Self {
             temperature: self.temperature.or(far.temperature),
             top_p: self.top_p.or(far.top_p),
@@ -109,7 +153,7 @@ impl Params {
             max_output_tokens: self.max_output_tokens.or(far.max_output_tokens),
             reasoning_effort: self.reasoning_effort.or_else(|| far.reasoning_effort.clone()),
             extended_thinking: self.extended_thinking.or(far.extended_thinking),
-            extra,
+            extra: self.extra.over(&far.extra),
             force_params: self.force_params.or(far.force_params),
         }
     }

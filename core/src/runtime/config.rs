@@ -5,7 +5,7 @@
 //! itself ([`Config::set`]) over both. Options are checked here with their place, so that an error says where to look.
 //! This module never asks a model and never writes a file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -43,6 +43,31 @@ pub enum Origin {
     Flag(String),
 }
 
+impl Origin {
+    /// How near it is; a nearer one wins.
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Default => 0,
+            Self::File { .. } => 1,
+            Self::Environment(_) => 2,
+            Self::Flag(_) => 3,
+        }
+    }
+}
+
+/// The providers that a model names, or its targets.
+fn providers_of(model: &Value) -> BTreeSet<String> {
+    match model {
+        Value::String(names) => {
+            let provider = |name: &str| name.split(':').next().unwrap_or_default().trim().to_owned();
+            names.split(',').map(provider).collect()
+        }
+        Value::List(targets) => targets.iter().flat_map(providers_of).collect(),
+        Value::Map(target) => target.get("model").map(providers_of).unwrap_or_default(),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => BTreeSet::new(),
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -67,8 +92,13 @@ pub struct Setting {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     settings: BTreeMap<String, Setting>,
+    /// Models that a nearer place replaced, the nearest last.
+    replaced_models: Vec<Setting>,
     file: Option<PathBuf>,
 }
+
+/// What is said of one provider's server: it goes with the model of its place.
+const OF_ONE_SERVER: [&str; 5] = ["base_url", "api_key", "api_key_file", "headers", "proxy"];
 
 impl Config {
     /// The configuration of this process: its environment, its working directory, the user's configuration folder.
@@ -105,7 +135,20 @@ impl Config {
 
     /// Sets one option; it is checked by [`Self::options`].
     pub fn set(&mut self, name: &str, value: Value, origin: Origin) {
-        self.settings.insert(name.to_owned(), Setting { value, origin });
+        let before = self.settings.insert(name.to_owned(), Setting { value, origin });
+        if name == "model" {
+            self.replaced_models.extend(before);
+        }
+    }
+
+    /// Whether an option was said of a model of another provider, which a nearer place has replaced: a key of the
+    /// configuration file is not sent to the vendor that a flag names.
+    fn is_of_another_provider(&self, name: &str, setting: &Setting) -> bool {
+        let Some(model) = self.settings.get("model").filter(|_| OF_ONE_SERVER.contains(&name)) else { return false };
+        let is_nearer = model.origin.rank() > setting.origin.rank();
+        // The model that held where the option was said, or came next.
+        let theirs = self.replaced_models.iter().find(|replaced| replaced.origin.rank() >= setting.origin.rank());
+        is_nearer && theirs.is_some_and(|theirs| providers_of(&theirs.value) != providers_of(&model.value))
     }
 
     /// The file that was read.
@@ -123,9 +166,10 @@ impl Config {
         &self.settings
     }
 
-    /// Everything that was set, as one map of options.
+    /// Everything that holds, as one map of options.
     pub fn to_map(&self) -> Map {
-        self.settings.iter().map(|(name, setting)| (name.clone(), setting.value.clone())).collect()
+        let held = self.settings.iter().filter(|(name, setting)| !self.is_of_another_provider(name, setting));
+        held.map(|(name, setting)| (name.clone(), setting.value.clone())).collect()
     }
 
     /// The options, checked; an error names the place.
@@ -292,6 +336,25 @@ mod tests {
         assert_eq!(config.origin("language"), Origin::Default);
         config.set("max_calls", 3.into(), Origin::Flag("--option max_calls".into()));
         assert_eq!(config.options().unwrap().max_calls, Some(3));
+    }
+
+    #[test]
+    fn a_key_stays_with_the_provider_that_it_was_given_for() {
+        let file = "model = \"openai:a\"\napi_key = \"sk-of-the-file\"\nbase_url = \"http://a/v1\"\n";
+        let key = |config: &Config| {
+            let target = config.options().unwrap().target;
+            (target.api_key.map(|key| key.expose().to_owned()), target.base_url)
+        };
+        let given = (Some("sk-of-the-file".to_owned()), Some("http://a/v1".to_owned()));
+        assert_eq!(key(&load(file, &[]).unwrap()), given);
+        assert_eq!(key(&load(file, &[("CADENZA_MODEL", "openai:b")]).unwrap()), given);
+        assert_eq!(key(&load(file, &[("CADENZA_MODEL", "anthropic:b")]).unwrap()), (None, None));
+        // Said nearer, or of no model at all: it is meant.
+        let nearer = [("CADENZA_MODEL", "anthropic:b"), ("CADENZA_API_KEY", "sk-nearer")];
+        assert_eq!(key(&load(file, &nearer).unwrap()).0.as_deref(), Some("sk-nearer"));
+        let mut config = load("api_key = \"sk-of-the-file\"\n", &[]).unwrap();
+        config.set("model", "anthropic:b".into(), Origin::Flag("--model".into()));
+        assert_eq!(key(&config).0.as_deref(), Some("sk-of-the-file"));
     }
 
     #[test]

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::options::{OptionError, invalid, nearest, one_of, text, whole};
+use crate::provider::resolve::PROVIDERS;
 use crate::provider::secret::keeps_keys;
-use crate::provider::target::{DEFAULT_THINKING_TOKENS, Field, TargetOptions};
+use crate::provider::target::{DEFAULT_THINKING_TOKENS, Entries, Field, TargetOptions};
 use crate::provider::{ModelSpec, Output, Secret};
 use crate::value::{Map, Value};
 
@@ -72,10 +73,11 @@ pub(super) fn read(options: &mut TargetOptions, name: &str, value: &Value) -> Re
             };
         }
         "extra" => match value {
-            Value::Null => params.extra = BTreeMap::new(),
+            Value::Null => params.extra = Entries::none(),
             Value::Map(fields) => {
                 let given = |value: &Value| (*value != Value::Null).then(|| value.clone());
-                params.extra = fields.iter().map(|(name, value)| (name.clone(), given(value))).collect();
+                let entries: BTreeMap<_, _> = fields.iter().map(|(name, value)| (name.clone(), given(value))).collect();
+                params.extra = entries.into();
             }
             other => return Err(invalid("extra", "a map of fields for the wire", other)),
         },
@@ -97,6 +99,10 @@ pub(super) fn providers(value: &Value) -> Result<BTreeMap<String, TargetOptions>
             let mut read = BTreeMap::new();
             for (provider, options) in providers {
                 let Value::Map(options) = options else { return Err(expected()) };
+                if !PROVIDERS.contains(&provider.as_str()) {
+                    let name = format!("providers.{provider}");
+                    return Err(OptionError::Unknown { name, suggestion: nearest(provider, &PROVIDERS) });
+                }
                 read.insert(provider.clone(), of_map(options, &[])?);
             }
             Ok(read)
@@ -137,11 +143,11 @@ fn of_map(fields: &Map, besides: &[&str]) -> Result<TargetOptions, OptionError> 
     Ok(options)
 }
 
-fn headers(value: &Value) -> Result<BTreeMap<String, Option<Secret>>, OptionError> {
+fn headers(value: &Value) -> Result<Entries<Secret>, OptionError> {
     // Values may be keys, so none is repeated in a message.
     let refused = |why: &str| OptionError::Invalid { name: "headers", message: why.to_owned() };
     match value {
-        Value::Null => Ok(BTreeMap::new()),
+        Value::Null => Ok(Entries::none()),
         Value::Map(headers) => headers
             .iter()
             .map(|(name, value)| match value {
@@ -154,7 +160,8 @@ fn headers(value: &Value) -> Result<BTreeMap<String, Option<Secret>>, OptionErro
                     Err(refused(&format!("the value of {name:?} must be text")))
                 }
             })
-            .collect(),
+            .collect::<Result<BTreeMap<_, _>, _>>()
+            .map(Entries::from),
         Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) | Value::List(_) => {
             Err(refused("expected a map of names and texts"))
         }
@@ -163,7 +170,14 @@ fn headers(value: &Value) -> Result<BTreeMap<String, Option<Secret>>, OptionErro
 
 /// What may be a key is looked for in everything that is written; what says who asks is an ordinary word.
 fn header_text(name: &str, text: &str) -> Option<Secret> {
-    if keeps_keys(name) { Secret::new(text) } else { Secret::unlisted(text) }
+    if !keeps_keys(name) {
+        return Secret::unlisted(text);
+    }
+    // `Bearer KEY`: the key is looked for also where it stands alone.
+    if let Some((_scheme, key)) = text.trim().split_once(' ') {
+        Secret::new(key);
+    }
+    Secret::new(text)
 }
 
 fn flag(name: &'static str, value: &Value) -> Result<bool, OptionError> {

@@ -173,7 +173,7 @@ impl Wire {
             Vendor::Gemini => gemini::body(self, request),
             Vendor::Ollama => ollama::body(self, request),
         };
-        for (name, value) in &self.params.extra {
+        for (name, value) in self.params.extra.iter() {
             put_extra(&mut body, name, value.as_ref());
         }
         // The last word is ours: the reply is read as it was asked for.

@@ -32,7 +32,7 @@ use crate::fork::PerProcess;
 use crate::provider::{ProviderError, ProviderErrorClass};
 
 /// Tokens of a prompt that are evaluated at once; a cancelled request waits for no more than these.
-const PIECE: usize = 128;
+const PIECE: usize = 64;
 
 /// The window where the option says nothing: what the model was trained for, and at most this.
 const DEFAULT_WINDOW: u32 = 8192;
@@ -215,6 +215,7 @@ fn serve(
         batch: LlamaBatch::new(PIECE, 1),
         window,
         known: Vec::new(),
+        known_prompt: 0,
         evaluated,
         gates: VecDeque::new(),
     };
@@ -234,10 +235,10 @@ fn serve(
             }
         };
         let written = catch_unwind(AssertUnwindSafe(|| speaker.answer(&wanted, &stop)));
-        let written = written.unwrap_or_else(|_| Err(failed(name, "internal error while the model wrote")));
-        if written.is_err() {
+        let written = written.unwrap_or_else(|_| {
             speaker.forget();
-        }
+            Err(failed(name, "internal error while the model wrote"))
+        });
         let _gone = reply.send(written);
     }
     Ok(())
@@ -269,6 +270,8 @@ struct Speaker<'a> {
     window: u32,
     /// The tokens whose evaluation the context holds, in order.
     known: Vec<LlamaToken>,
+    /// How many of them were evaluated as pieces of a prompt.
+    known_prompt: usize,
     evaluated: &'a AtomicU64,
     gates: VecDeque<(String, Arc<Gate>)>,
 }
@@ -318,21 +321,27 @@ impl Speaker<'_> {
     }
 
     /// Evaluates what the context does not hold yet; gives how many tokens it held.
+    ///
+    /// Only whole pieces that were evaluated as such are reused: the same tokens in other batches have other last digits,
+    /// and a reply would depend on what was asked before.
     fn evaluate_prompt(&mut self, prompt: &[LlamaToken], stop: Stop<'_>) -> Result<usize, ProviderError> {
         let common = self.known.iter().zip(prompt).take_while(|(one, other)| one == other).count();
         // The last token is evaluated in any case: its logits choose the first token of the reply.
-        let mut common = common.min(prompt.len().saturating_sub(1));
-        if common < self.known.len() && !self.cut(common) {
+        let common = common.min(self.known_prompt).min(prompt.len().saturating_sub(1));
+        let mut reused = common / PIECE * PIECE;
+        if reused < self.known.len() && !self.cut(reused) {
             self.forget();
-            common = 0;
+            reused = 0;
         }
-        for piece in prompt[common..].chunks(PIECE) {
+        self.known_prompt = reused;
+        for piece in prompt[reused..].chunks(PIECE) {
             if let Some(why) = stop() {
                 return Err(why);
             }
             self.evaluate(piece)?;
+            self.known_prompt = self.known.len();
         }
-        Ok(common)
+        Ok(reused)
     }
 
     /// Takes everything behind so many tokens out of the context. Not every kind of model can do that.
@@ -348,6 +357,7 @@ impl Speaker<'_> {
     fn forget(&mut self) {
         self.context.clear_kv_cache();
         self.known.clear();
+        self.known_prompt = 0;
     }
 
     /// Evaluates at most [`PIECE`] tokens; the logits of the last one can be read then.
@@ -358,8 +368,11 @@ impl Speaker<'_> {
             let added = self.batch.add(*token, position, &[0], index + 1 == tokens.len());
             added.map_err(|error| failed(&self.name, error))?;
         }
-        let decoded = self.context.decode(&mut self.batch);
-        decoded.map_err(|error| failed(&self.name, format_args!("llama.cpp did not evaluate the tokens: {error}")))?;
+        if let Err(error) = self.context.decode(&mut self.batch) {
+            // What the context holds now is not known.
+            self.forget();
+            return Err(failed(&self.name, format_args!("llama.cpp did not evaluate the tokens: {error}")));
+        }
         self.known.extend(tokens);
         self.evaluated.fetch_add(tokens.len() as u64, Ordering::Relaxed);
         Ok(())
