@@ -469,7 +469,7 @@ fn iterate(py: Python<'_>, work: Work) -> PyResult<CallEvents> {
     let caller =
         Caller { event_loop: event_loop.clone().unbind(), context: copy_context(py), serving: serving.clone() };
     let stream = Arc::new(Stream::default());
-    let listener = Arc::new(Listener { stream: stream.clone(), event_loop: event_loop.clone().unbind() });
+    let listener = Arc::new(Listener { stream: stream.clone(), event_loop: Arc::new(event_loop.clone().unbind()) });
     let token = cancel.clone();
     let call = async move {
         let Work { agent, method, args, kwargs } = work;
@@ -497,7 +497,7 @@ enum Message {
     /// A call that is over.
     Ended(Ended),
     /// A call that has something to tell.
-    Wake(Py<PyAny>, Arc<Stream>),
+    Wake(Arc<Py<PyAny>>, Arc<Stream>),
 }
 
 impl Message {
@@ -553,11 +553,10 @@ pub(crate) fn after_fork_in_child() {
     MESSENGER.store(std::ptr::null_mut(), Ordering::Release);
 }
 
-/// Has a stream's waiter resolved on its loop.
-pub(crate) fn wake(event_loop: &Py<PyAny>, stream: &Arc<Stream>) {
-    // Counting a reference needs the interpreter; without one nobody waits.
-    let Some(event_loop) = Python::try_attach(|py| event_loop.clone_ref(py)) else { return };
-    deliver(Message::Wake(event_loop, stream.clone()));
+/// Has a stream's waiter resolved on its loop. Does not ask for the interpreter: it is called on the threads that carry all
+/// replies, which must not wait for a Python thread that keeps it.
+pub(crate) fn wake(event_loop: &Arc<Py<PyAny>>, stream: &Arc<Stream>) {
+    deliver(Message::Wake(event_loop.clone(), stream.clone()));
 }
 
 fn deliver(message: Message) {

@@ -86,7 +86,7 @@ impl fmt::Debug for Stream {
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) stream: Arc<Stream>,
-    pub(crate) event_loop: Py<PyAny>,
+    pub(crate) event_loop: Arc<Py<PyAny>>,
 }
 
 impl Watcher for Listener {
