@@ -237,7 +237,7 @@ fn reply(vendor: &str, stream: bool) -> String {
             let deltas = cut(&text).map(|piece| {
                 sse(json!({"type": "response.function_call_arguments.delta", "output_index": 0, "delta": piece}))
             });
-            deltas.collect::<String>() + &sse(json!({"type": "response.completed", "response": whole}))
+            deltas.collect::<String>() + &*sse(json!({"type": "response.completed", "response": whole}))
         }
         ("Anthropic", false) => json!({
             "content": [{"type": "tool_use", "id": "t", "name": "execute_program", "input": arguments}],
@@ -254,7 +254,7 @@ fn reply(vendor: &str, stream: bool) -> String {
                 events += &sse(json!({"type": "content_block_delta", "index": 0, "delta": delta}));
             }
             events += &sse(json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {}}));
-            events + &sse(json!({"type": "message_stop"}))
+            events + &*sse(json!({"type": "message_stop"}))
         }
         ("Gemini", _) => {
             let part = json!({"functionCall": {"name": "execute_program", "args": arguments}});

@@ -891,7 +891,7 @@ fn eval_scores_a_model_and_says_by_its_exit_code_how_it_went() {
     assert_eq!(ran.code, Some(1));
     assert!(ran.out.contains("FAIL  mine.one\n      add: expected 3, got the value 2\n0 of 1 passed"), "{}", ran.out);
     check(&world.run(&["calls", "eval.jsonl"]), 0, &["calculator.add(1, 1)  ok 2"]);
-    check(&world.run(&["eval", "bad.yaml"]), 4, &["bad.yaml:3: `cases` is the int 5; expected a list"]);
+    check(&world.run(&["eval", "bad.yaml"]), 4, &["bad.yaml:3: `cases` is the number 5; expected a list"]);
 }
 
 #[test]

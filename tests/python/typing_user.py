@@ -54,6 +54,9 @@ async def main() -> None:
     both: tuple[Outcome, Outcome] = await asyncio.gather(agent.call("add", 1, 2), agent.call("add", 3, 4))
     task: asyncio.Task[Outcome] = asyncio.create_task(agent.call("add", 1, 2))
     print(awaited, both, await task, await agent.sub(1, 2))
+    async for event in agent.call("add", 2, 3):
+        name: str = event["event"]
+        print(name)
 
 
 once: Outcome = asyncio.run(AsyncAgent.for_role("calculator", runtime=runtime).call("add", 2, 3))

@@ -1,4 +1,6 @@
 from collections.abc import (
+    AsyncIterator,
+    Awaitable,
     Callable,
     Coroutine,
     Generator,
@@ -70,6 +72,7 @@ class _Options(_TargetOptions, total=False):
     log: Any
     logging: bool
     debug: bool
+    verbose: bool
     max_generation_attempts: int
     execution_repairs: int
     provider_timeout_seconds: float
@@ -349,8 +352,15 @@ class Agent:
     def _repr_html_(self) -> str: ...
 
 @final
+class CallEvents(AsyncIterator[dict[str, Any]]):
+    def __aiter__(self) -> Self: ...
+    def __anext__(self) -> Awaitable[dict[str, Any]]: ...
+    def aclose(self) -> Awaitable[None]: ...
+
+@final
 class AsyncCall(Coroutine[Any, Any, Outcome]):
     def __await__(self) -> Generator[Any, Any, Outcome]: ...
+    def __aiter__(self) -> CallEvents: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> Any: ...
     def send(self, value: Any) -> Any: ...

@@ -28,6 +28,7 @@ use crate::outcome::PyOutcome;
 use crate::runtime::PyRuntime;
 use crate::serving::Serving;
 use crate::surface::{Attribute, Handle, no_copy, reduce};
+use crate::watch::{CallEvents, Listener, Stream};
 
 /// An agent for asyncio: as cadenza.Agent, but a dynamic call is awaited (`await calc.add(3)`).
 ///
@@ -273,7 +274,8 @@ enum State {
     Done,
 }
 
-/// A dynamic call of an AsyncAgent: a coroutine. It can be awaited once, wrapped in a task, gathered, or given a timeout.
+/// A dynamic call of an AsyncAgent: a coroutine. It can be awaited once, wrapped in a task, gathered, or given a timeout; or
+/// iterated once, for its events.
 #[pyclass(module = "cadenza", frozen, weakref)]
 pub(crate) struct AsyncCall {
     name: Py<PyString>,
@@ -328,6 +330,19 @@ impl AsyncCall {
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let step = self.iterator(py).and_then(|iterator| iterator.call_method0(intern!(py, "__next__")));
         self.stepped(py, step)
+    }
+
+    /// The events of the call in place of its outcome: `async for event in calc.add(3)`. The call begins here, and leaving
+    /// the loop cancels it.
+    fn __aiter__(&self, py: Python<'_>) -> PyResult<CallEvents> {
+        let mut state = self.state.lock();
+        let State::Ready(work) = std::mem::replace(&mut *state, State::Done) else {
+            let words = "this call was awaited or iterated already; call the method again";
+            return Err(PyRuntimeError::new_err(words));
+        };
+        // Starting runs Python code, which must not find the lock held.
+        drop(state);
+        iterate(py, *work)
     }
 
     /// Steps the coroutine; the event loop does that.
@@ -438,11 +453,32 @@ fn start(py: Python<'_>, work: Work) -> PyResult<(Bound<'_, PyAny>, CancelToken)
         let Work { agent, method, args, kwargs } = work;
         let result = agent.call_async(&method, args, kwargs, token).await;
         let raised = serving.end();
-        deliver(Ended { event_loop, future, result, raised });
+        deliver(Message::Ended(Ended { event_loop, future, result, raised }));
     };
     cadenza_core::runtime::spawn(CALLER.scope(caller, call))
         .map_err(|error| PyRuntimeError::new_err(format!("the call threads did not start: {error}")))?;
     Ok((iterator, cancel))
+}
+
+/// Starts the call, for a loop that takes its events.
+fn iterate(py: Python<'_>, work: Work) -> PyResult<CallEvents> {
+    let begun = Serving::begin(py, &work.agent)?;
+    let event_loop = running_loop(py)?;
+    let cancel = CancelToken::default();
+    let serving = begun.serving(&cancel);
+    let caller =
+        Caller { event_loop: event_loop.clone().unbind(), context: copy_context(py), serving: serving.clone() };
+    let stream = Arc::new(Stream::default());
+    let listener = Arc::new(Listener { stream: stream.clone(), event_loop: event_loop.clone().unbind() });
+    let token = cancel.clone();
+    let call = async move {
+        let Work { agent, method, args, kwargs } = work;
+        let result = agent.call_watched(&method, args, kwargs, token, Some(listener.clone())).await;
+        listener.end(result, serving.end());
+    };
+    cadenza_core::runtime::spawn(CALLER.scope(caller, call))
+        .map_err(|error| PyRuntimeError::new_err(format!("the call threads did not start: {error}")))?;
+    Ok(CallEvents { stream, event_loop: event_loop.unbind(), cancel })
 }
 
 fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
@@ -456,6 +492,23 @@ fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     })
 }
 
+/// What a loop is brought.
+enum Message {
+    /// A call that is over.
+    Ended(Ended),
+    /// A call that has something to tell.
+    Wake(Py<PyAny>, Arc<Stream>),
+}
+
+impl Message {
+    fn event_loop(&self) -> &Py<PyAny> {
+        match self {
+            Self::Ended(ended) => &ended.event_loop,
+            Self::Wake(event_loop, _) => event_loop,
+        }
+    }
+}
+
 /// A call that is over.
 struct Ended {
     event_loop: Py<PyAny>,
@@ -465,10 +518,10 @@ struct Ended {
     raised: Option<PyErr>,
 }
 
-/// Ended calls on their way to their loops. A thread of its own takes them there, because it needs the GIL and the
+/// Ended calls and events on their way to their loops. A thread of its own takes them there, because it needs the GIL and the
 /// threads that run calls must not wait for that.
 struct Messenger {
-    ended: Mutex<Vec<Ended>>,
+    waiting: Mutex<Vec<Message>>,
     ready: Condvar,
     started: Once,
 }
@@ -482,7 +535,7 @@ fn messenger() -> &'static Messenger {
         return messenger;
     }
     let fresh =
-        Box::into_raw(Box::new(Messenger { ended: Mutex::default(), ready: Condvar::new(), started: Once::new() }));
+        Box::into_raw(Box::new(Messenger { waiting: Mutex::default(), ready: Condvar::new(), started: Once::new() }));
     let messenger = match MESSENGER.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => fresh,
         Err(other) => {
@@ -500,14 +553,21 @@ pub(crate) fn after_fork_in_child() {
     MESSENGER.store(std::ptr::null_mut(), Ordering::Release);
 }
 
-fn deliver(ended: Ended) {
+/// Has a stream's waiter resolved on its loop.
+pub(crate) fn wake(event_loop: &Py<PyAny>, stream: &Arc<Stream>) {
+    // Counting a reference needs the interpreter; without one nobody waits.
+    let Some(event_loop) = Python::try_attach(|py| event_loop.clone_ref(py)) else { return };
+    deliver(Message::Wake(event_loop, stream.clone()));
+}
+
+fn deliver(message: Message) {
     let messenger = messenger();
     messenger.started.call_once(|| {
         // Without a thread the waiting tasks time out by their own means; there is nobody to tell.
         let _ = std::thread::Builder::new().name("cadenza-asyncio".into()).spawn(move || carry(messenger));
     });
-    let mut waiting = messenger.ended.lock();
-    waiting.push(ended);
+    let mut waiting = messenger.waiting.lock();
+    waiting.push(message);
     if waiting.len() == 1 {
         messenger.ready.notify_one();
     }
@@ -515,7 +575,7 @@ fn deliver(ended: Ended) {
 
 fn carry(messenger: &'static Messenger) {
     let next = || {
-        let mut waiting = messenger.ended.lock();
+        let mut waiting = messenger.waiting.lock();
         while waiting.is_empty() {
             messenger.ready.wait(&mut waiting);
         }
@@ -525,11 +585,11 @@ fn carry(messenger: &'static Messenger) {
         loop {
             let mut batch = py.detach(next);
             while let Some(last) = batch.last() {
-                let event_loop = last.event_loop.clone_ref(py);
+                let event_loop = last.event_loop().clone_ref(py);
                 let (same, others): (Vec<_>, Vec<_>) =
-                    batch.into_iter().partition(|ended| ended.event_loop.is(&event_loop));
+                    batch.into_iter().partition(|message| message.event_loop().is(&event_loop));
                 batch = others;
-                let delivery = Delivery { ended: Arc::new(Mutex::new(same)) };
+                let delivery = Delivery { messages: Arc::new(Mutex::new(same)) };
                 // A loop that was closed meanwhile has nobody left who waits.
                 let _ = event_loop.bind(py).call_method1(intern!(py, "call_soon_threadsafe"), (delivery,));
             }
@@ -540,14 +600,21 @@ fn carry(messenger: &'static Messenger) {
 /// Runs on the loop's thread: resolves the futures of a batch.
 #[pyclass(frozen)]
 struct Delivery {
-    ended: Arc<Mutex<Vec<Ended>>>,
+    messages: Arc<Mutex<Vec<Message>>>,
 }
 
 #[pymethods]
 impl Delivery {
     fn __call__(&self, py: Python<'_>) -> PyResult<()> {
-        let batch = std::mem::take(&mut *self.ended.lock());
-        for Ended { event_loop: _, future, result, raised } in batch {
+        let batch = std::mem::take(&mut *self.messages.lock());
+        for message in batch {
+            let Ended { event_loop: _, future, result, raised } = match message {
+                Message::Ended(ended) => ended,
+                Message::Wake(_, stream) => {
+                    stream.resolve(py)?;
+                    continue;
+                }
+            };
             let future = future.bind(py);
             // A cancelled future is done already.
             if future.call_method0(intern!(py, "done"))?.is_truthy()? {

@@ -29,6 +29,7 @@ mod signals;
 mod surface;
 mod tools;
 mod tree;
+mod watch;
 mod workers;
 
 /// Bounds the memory of Rhai programs, over an allocator that is quick at freeing what another thread allocated. Serves this extension alone, not the interpreter around it.
@@ -86,6 +87,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<agent::PyAgent>()?;
     module.add_class::<async_agent::PyAsyncAgent>()?;
     module.add_class::<async_agent::AsyncCall>()?;
+    module.add_class::<watch::CallEvents>()?;
     module.add_class::<outcome::PyOutcome>()?;
     module.add_class::<runtime::PyRuntime>()?;
     module.add_class::<program::PyProgram>()?;

@@ -9,13 +9,13 @@ use pyo3::types::{PyDict, PyList, PyModule, PyString};
 
 use cadenza_core::log::{default_path, problem, refusal};
 use cadenza_core::provider::ModelSpec;
-use cadenza_core::runtime::options::{LogOption, OptionError, Options};
+use cadenza_core::runtime::options::{LogOption, OptionError, Options, VerboseOption};
 use cadenza_core::value::{Map, Value};
 
 use crate::convert::{to_value, utf8};
 use crate::errors::option_error;
 use crate::provider::CallableModel;
-use crate::{log, tools};
+use crate::{log, tools, watch};
 
 /// Reads keyword options. Unknown names, wrong types and bounds are refused by the core, before any model is asked.
 pub(crate) fn read(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
@@ -40,8 +40,16 @@ pub(crate) fn read(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyRes
     read.model = objects.model.or(read.model);
     read.log = objects.log.or(read.log);
     read.tools = objects.tools.or(read.tools);
+    watch_in_python(&mut read);
     warn_of_log(py, &read)?;
     Ok(read)
+}
+
+/// Has programs shown where Python writes: what it calls standard error may be something else than the process's.
+pub(crate) fn watch_in_python(options: &mut Options) {
+    if matches!(options.verbose, Some(VerboseOption::Stderr)) {
+        options.verbose = Some(VerboseOption::Watcher(watch::printer()));
+    }
 }
 
 /// Says at once when the log's file could not be written to: lines are written later, on a thread that can tell nobody.

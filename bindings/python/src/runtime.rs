@@ -87,8 +87,9 @@ impl PyRuntime {
         static DEFAULT: PyOnceLock<Py<PyRuntime>> = PyOnceLock::new();
         let made = DEFAULT.get_or_try_init(py, || {
             let configured = Config::load().and_then(|config| config.options());
-            let options = configured.map_err(|error| option_error_text(py, error.to_string()))?;
+            let mut options = configured.map_err(|error| option_error_text(py, error.to_string()))?;
             options::warn_of_log(py, &options)?;
+            options::watch_in_python(&mut options);
             Py::new(py, Self::of_options(py, options)?)
         })?;
         Ok(made.bind(py))

@@ -16,14 +16,14 @@ use crate::runtime::watch::{Attempt, Feed, Part, Progress, Told, Watcher, tell_a
 pub(super) struct Watching<'a> {
     call: &'a Call<'a>,
     depth: u32,
-    watchers: Arc<[Arc<dyn Watcher>]>,
+    watchers: Vec<Arc<dyn Watcher>>,
     open: Option<Arc<Open>>,
 }
 
 /// An attempt that is under way. Shared with the provider, which may be left behind with it.
 struct Open {
     attempt: Arc<Attempt>,
-    watchers: Arc<[Arc<dyn Watcher>]>,
+    watchers: Vec<Arc<dyn Watcher>>,
     state: Mutex<State>,
 }
 
@@ -103,11 +103,11 @@ impl<'a> Watching<'a> {
         }
     }
 
-    /// The attempt, or its program, failed. What was held back is forgotten, with the words about it.
+    /// The attempt, or its program, failed. What was held back is forgotten, and so are the adapter's words about it.
     pub(super) fn failed(&mut self, stage: &'static str, error_class: &str, message: &str) {
         let Some(open) = &self.open else { return };
         let mut state = open.state.lock();
-        let gated = state.held.take().is_some();
+        let gated = state.held.take().is_some() && stage == "adapter";
         let message = if gated { String::new() } else { message.to_owned() };
         state.over = true;
         open.say(Progress::Failed { stage, error_class: error_class.to_owned(), message });

@@ -58,7 +58,7 @@ impl Cassette {
 
 /// Whether a model is a cassette by its name.
 pub fn is_named_by(model: &ModelSpec) -> bool {
-    matches!(model, ModelSpec::Name(name) if name.trim_start().starts_with(FINGERPRINT))
+    matches!(model, ModelSpec::Name(name) | ModelSpec::Target { name, .. } if name.trim_start().starts_with(FINGERPRINT))
 }
 
 /// A file that is being recorded.
