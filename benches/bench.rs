@@ -24,6 +24,8 @@ use cadenza_core::tools::Tool;
 use cadenza_core::value::{Map, Value};
 use mimalloc::MiMalloc;
 
+mod providers;
+
 /// As in the products that are measured.
 #[global_allocator]
 static ALLOCATOR: MeteredAllocator<MiMalloc> = MeteredAllocator(MiMalloc);
@@ -35,11 +37,12 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => tables(),
         ["store"] => durable(),
+        ["providers"] => providers::tables(),
         ["die", path] => die(Path::new(path)),
         ["http-floor", url, requests, delay] => http_floor(url, requests.parse().expect("a count"), delay),
         ["profile", language, reuse, log, calls] => profile(language, reuse, log, calls.parse().expect("a count")),
         _ => panic!(
-            "usage: cadenza-bench [store | http-floor URL COUNT DELAY_MS | profile LANGUAGE auto|off log|store|- CALLS]"
+            "usage: cadenza-bench [store | providers | http-floor URL COUNT DELAY_MS | profile LANGUAGE auto|off log|store|- CALLS]"
         ),
     }
 }
@@ -119,6 +122,7 @@ fn tables() {
     table.note("memory per idle agent", format!("{:.2} KB (target 1.5 KB)", idle_agent_bytes() / 1024.0));
     table.print();
     durable();
+    providers::tables();
 }
 
 /// Calls that are stored before a store is opened, verified and replayed; together they have a million entries and more.

@@ -20,7 +20,7 @@ use cadenza_core::provider::local;
 use cadenza_core::provider::remote::{Remote, RemoteSettings, Vendor};
 use cadenza_core::provider::resolve::ResolveProblem;
 use cadenza_core::provider::scripted::{Plan, PlanError, PlanItem, Played};
-use cadenza_core::provider::target::TargetOptions;
+use cadenza_core::provider::target::{Params, TargetOptions};
 use cadenza_core::provider::targets::Targets;
 use cadenza_core::provider::{
     ModelReply, ModelRequest, ModelSettings, ModelSpec, Origin, Output, Provider, ProviderError, ProviderErrorClass,
@@ -1042,6 +1042,55 @@ mod resolving {
         assert_eq!(reply.tool_calls[0].name, "execute_program");
         assert_eq!((refusing.seen().len(), working.seen().len()), (1, 1));
         assert!(!refusing.seen()[0].headers.contains_key("authorization"));
+    }
+
+    /// SC-1.46: each target is told what is said of it.
+    #[test]
+    fn sc_1_46_targets_have_options_of_their_own() {
+        let refusing = WireServer::always(Answer::fixture(&fixtures().join("openai_500_server_error.json")));
+        let working = WireServer::always(Answer::Program("return 1".into()));
+        let own = |server: &WireServer, temperature| {
+            let options = TargetOptions {
+                base_url: Some(server.base_url()),
+                params: Params { temperature: Some(Some(temperature)), ..Params::default() },
+                ..TargetOptions::default()
+            };
+            ModelSpec::Target { name: "openai-compatible:m".into(), options: Box::new(options) }
+        };
+        let both = ModelSpec::Targets(vec![own(&refusing, 0.1), own(&working, 0.9)]);
+        let resolved = resolve(&both, &ModelSettings::default()).unwrap();
+        complete(&*resolved.provider, &request("x", "y")).unwrap();
+        let told = [&refusing, &working].map(|server| server.seen()[0].body["temperature"].as_f64());
+        assert_eq!(told, [Some(0.1), Some(0.9)]);
+    }
+
+    /// SC-1.48: the target's word, then its provider's, then everybody's; an explicit null takes away.
+    #[test]
+    fn sc_1_48_the_nearest_word_wins_and_null_takes_away() {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let told = |temperature| TargetOptions {
+            params: Params { temperature, ..Params::default() },
+            ..TargetOptions::default()
+        };
+        let (all, provider, own) = (Some(Some(0.1)), Some(Some(0.2)), Some(Some(0.3)));
+        let cases = [
+            ([None, None, None], None),
+            ([all, None, None], Some(0.1)),
+            ([None, provider, None], Some(0.2)),
+            ([all, provider, None], Some(0.2)),
+            ([all, provider, own], Some(0.3)),
+            ([all, None, own], Some(0.3)),
+            ([all, Some(None), None], None),
+            ([all, provider, Some(None)], None),
+        ];
+        for (index, ([all, provider, own], expected)) in cases.into_iter().enumerate() {
+            let options = TargetOptions { base_url: Some(server.base_url()), ..told(all) };
+            let providers = BTreeMap::from([("openai-compatible".to_owned(), told(provider))]);
+            let settings = ModelSettings { options, providers, ..ModelSettings::default() };
+            let spec = ModelSpec::Target { name: "openai-compatible:m".into(), options: Box::new(told(own)) };
+            complete(&*resolve(&spec, &settings).unwrap().provider, &request("x", "y")).unwrap();
+            assert_eq!(server.seen()[index].body.get("temperature").and_then(Json::as_f64), expected, "case {index}");
+        }
     }
 
     /// A key belongs to the address that it was given with, also where the name says another address.

@@ -404,11 +404,15 @@ fn ollama_is_told_its_window_and_believed_no_cut_prompt() {
     let ollama = (Vendor::Ollama, "qwen3:8b");
     complete(&remote(ollama, &server, false), &request("a", "b")).unwrap();
     assert_eq!(server.seen()[0].body["options"]["num_ctx"], 16_384);
-    let wide = Value::Map(Map::from([("num_ctx".to_owned(), 32_768.into())]));
-    let params = Params { extra: BTreeMap::from([("options".to_owned(), Some(wide))]).into(), ..Params::default() };
-    let settings = RemoteSettings { params, ..target(ollama, &server) };
+    let settings = RemoteSettings { context_size: Some(32_768), ..target(ollama, &server) };
     complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
     assert_eq!(server.seen()[1].body["options"]["num_ctx"], 32_768);
+    // What has no name in the options goes beside what has one.
+    let keep = Value::Map(Map::from([("top_k".to_owned(), 20.into())]));
+    let params = Params { extra: BTreeMap::from([("options".to_owned(), Some(keep))]).into(), ..Params::default() };
+    let settings = RemoteSettings { params, ..target(ollama, &server) };
+    complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+    assert_eq!(server.seen()[2].body["options"], json!({"num_ctx": 16_384, "top_k": 20}));
 
     let cut = Said { counts: Counts { input: 16_000, output: 5, ..Counts::default() }, ..Said::text("return 1") };
     let long = ModelRequest { user_prompt: "x".repeat(400_000).into(), ..request("a", "b") };

@@ -50,6 +50,8 @@ pub struct RemoteSettings {
     pub output: Option<Output>,
     /// Whether replies are asked for in pieces; `None` when somebody listens.
     pub stream: Option<bool>,
+    /// The window that a local server is told to give the model; others have their own.
+    pub context_size: Option<u32>,
     /// What the model is told beside the words.
     pub params: Params,
 }
@@ -67,6 +69,7 @@ impl RemoteSettings {
             proxy: None,
             output: None,
             stream: None,
+            context_size: None,
             params: Params::default(),
         }
     }
@@ -98,6 +101,7 @@ impl Remote {
             vendor: settings.vendor,
             model: settings.model.clone(),
             output: settings.output.unwrap_or(settings.vendor.output()),
+            context_size: settings.context_size,
             params,
             omitted,
         };

@@ -572,6 +572,7 @@ fn remote(
         proxy: options.proxy,
         output: options.output,
         stream: options.stream,
+        context_size: options.context_size,
         params: options.params,
         ..RemoteSettings::new(vendor, format!("{}:{model}", kind.as_str()), model, base_url)
     };

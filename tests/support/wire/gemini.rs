@@ -47,7 +47,9 @@ pub fn check(body: &Json) -> Result<(), String> {
     let mut names = Vec::new();
     for tool in body["tools"].as_array().into_iter().flatten() {
         for declared in tool["functionDeclarations"].as_array().into_iter().flatten() {
-            unknown("function_declarations", declared, &["name", "description", "parameters", "parametersJsonSchema"])?;
+            // Both spellings of a field are read, and the official client sends both.
+            let known = ["name", "description", "parameters", "parametersJsonSchema", "parameters_json_schema"];
+            unknown("function_declarations", declared, &known)?;
             names.push(declared["name"].as_str().ok_or("a function declaration needs a name")?);
         }
     }
@@ -96,7 +98,8 @@ fn contents(body: &Json) -> Result<(), String> {
 pub fn program(body: &Json, code: &str) -> Said {
     let tool = &body["tools"][0]["functionDeclarations"][0];
     if tool.is_object() {
-        let schema = tool.get("parametersJsonSchema").unwrap_or(&tool["parameters"]);
+        let spellings = ["parametersJsonSchema", "parameters_json_schema"];
+        let schema = spellings.iter().find_map(|name| tool.get(name)).unwrap_or(&tool["parameters"]);
         return Said::call(tool["name"].as_str().unwrap_or_default(), &schema_program(schema, code));
     }
     match &body["generationConfig"]["responseJsonSchema"] {

@@ -135,6 +135,8 @@ pub(super) struct Wire {
     pub model: String,
     /// How a program is asked for.
     pub output: Output,
+    /// The window that a local server is told to give the model.
+    pub context_size: Option<u32>,
     /// What the model is told beside the words, without what it refuses.
     pub params: Params,
     /// What it refuses.

@@ -9,9 +9,9 @@ use crate::message::{AgentMessage, MessageRole, ModelReply, RawToolCall, Usage};
 use crate::provider::{ModelRequest, Output, ToolSpec};
 use crate::value::Value;
 
-/// The window that is asked for; `extra = {"options": {"num_ctx": …}}` sets another. Always sent, because the server's
-/// own default is small and cuts longer prompts in silence.
-pub(super) const DEFAULT_WINDOW: u64 = 16_384;
+/// The window that is asked for when `context_size` says none. Always sent, because the server's own default is small
+/// and cuts longer prompts in silence.
+const DEFAULT_WINDOW: u32 = 16_384;
 
 /// The request on the wire.
 pub(super) fn body(wire: &Wire, request: &ModelRequest) -> Json {
@@ -25,7 +25,7 @@ pub(super) fn body(wire: &Wire, request: &ModelRequest) -> Json {
         messages.push(message(said, &names));
     }
     let params = &wire.params;
-    let mut options = json!({"num_ctx": DEFAULT_WINDOW});
+    let mut options = json!({"num_ctx": window(wire)});
     set(&mut options, "num_predict", wire.max_output(request));
     set(&mut options, "temperature", params.temperature.flatten());
     set(&mut options, "top_p", params.top_p.flatten());
@@ -48,6 +48,10 @@ pub(super) fn body(wire: &Wire, request: &ModelRequest) -> Json {
         Output::Tool | Output::Text => {}
     }
     body
+}
+
+fn window(wire: &Wire) -> u32 {
+    wire.context_size.unwrap_or(DEFAULT_WINDOW)
 }
 
 fn message(message: &AgentMessage, names: &HashMap<&str, &str>) -> Json {
@@ -105,14 +109,11 @@ pub(super) fn read(wire: &Wire, request: &ModelRequest, body: &Json) -> Result<M
 
 /// Whether far fewer tokens were read than the prompt must have, and the window is why.
 fn was_cut(wire: &Wire, request: &ModelRequest, read: u64) -> bool {
-    let options = wire.params.extra.get("options").and_then(Value::as_map);
-    let set = options.and_then(|options| options.get("num_ctx")).and_then(Value::as_int);
-    let window = set.and_then(|window| u64::try_from(window).ok()).unwrap_or(DEFAULT_WINDOW);
     let said: usize = request.messages.iter().map(|message| message.content.len()).sum();
     let bytes = request.system_prompt.len() + request.user_prompt.len() + said;
     // Four bytes are a token more or less; half as many tokens are no estimate's error.
     let estimated = bytes as u64 / 4;
-    estimated > window && read < estimated / 2
+    estimated > u64::from(window(wire)) && read < estimated / 2
 }
 
 /// Calls come whole and without ids: we make them.
