@@ -258,3 +258,74 @@ fn recorded_refusals_have_their_class_in_their_own_dialect() {
     }
     assert!(seen.len() == ALL.len() && seen.values().sum::<i32>() >= 64, "{seen:?}");
 }
+
+/// Promise 5: also where a message is cut, no part of a key is left; with escapes, without, in JSON and in none.
+#[test]
+fn no_part_of_a_key_is_left_where_a_message_is_cut() {
+    let escaped: String = KEY.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect();
+    for vendor in ALL {
+        for (key, before) in [KEY, &escaped].into_iter().flat_map(|key| (140..210).step_by(7).map(move |at| (key, at)))
+        {
+            let words = format!("{}{key}", "a".repeat(before));
+            let long = format!("{}{key}", "a".repeat(before + 850));
+            let bodies = [
+                (200, "application/json", format!(r#"{{"x":"{words}"}}"#)),
+                (200, "application/json", format!(r#"{{"{words}":1}}"#)),
+                (200, "application/json", format!(r#"{{"x":"{words}"#)),
+                (200, "application/json", format!(r#"{{"error":{{"message":"{long}"}}}}"#)),
+                (200, "application/json", format!(r#"{{"error":{{"message":{{"{long}":"{key}"}}}}}}"#)),
+                (200, "text/html", format!("<p>{words}")),
+                (500, "application/json", format!(r#"{{"error":{{"message":"{long}"}}}}"#)),
+                (500, "application/json", format!(r#"{{"strange":"{long}"}}"#)),
+                (500, "application/json", format!(r#"{{"strange":"{long}"#)),
+                (500, "text/html", format!("<html>{}{key}", "a ".repeat((before + 850) / 2))),
+            ];
+            let wholes = bodies.into_iter().map(|(status, kind, body)| (status, kind, body, false));
+            let events = [
+                format!(r#"{{"type":5,"x":"{words}"}}"#),
+                format!(r#"{{"type":"content_block_delta","index":7,"x":"{words}"}}"#),
+                format!(r#"["{words}"]"#),
+                format!(r#"{{"x":"{words}"#),
+                format!(r#"{{"type":"error","error":{{"message":"{long}"}}}}"#),
+                format!(r#"{{"error":"{long}"}}"#),
+            ];
+            let kind = stream_type(vendor);
+            let streams = events.map(|data| (200, kind, event(vendor, &data), true));
+            // All of them from one server, one after the other.
+            let answers: Vec<_> = wholes.chain(streams).collect();
+            let next = std::sync::atomic::AtomicUsize::new(0);
+            let played = answers.clone();
+            let server = WireServer::start(None, move |_| {
+                let (status, kind, body, _) = &played[next.fetch_add(1, std::sync::atomic::Ordering::SeqCst)];
+                let headers = vec![("content-type".to_owned(), (*kind).to_owned())];
+                Answer::Raw { status: *status, headers, body: body.clone().into_bytes() }
+            });
+            for (_, _, body, stream) in answers {
+                let error = complete(&remote(vendor, &server, stream), &request("a", "b")).unwrap_err();
+                let told = format!("{error:?}").to_lowercase();
+                assert!(!told.contains(&KEY[..8]), "{vendor:?} {before} {body}: {error}");
+                assert!(!told.contains("\\u00"), "{vendor:?} {before} {body}: {error}");
+            }
+        }
+    }
+}
+
+/// A header that is cut, or written in lower case, shows no key either.
+#[test]
+fn a_header_shows_no_part_of_a_key() {
+    const UPPER: &str = "SK-Upper-0123456789";
+    for vendor in ALL {
+        let key = Secret::new(UPPER).unwrap();
+        let ask = |status, name: &str, value: String| {
+            let headers = vec![(name.to_owned(), value)];
+            let server = WireServer::always(Answer::Raw { status, headers, body: b"x".to_vec() });
+            let provider = Remote::new(RemoteSettings { key: Some(key.clone()), ..target(vendor, &server) }).unwrap();
+            complete(&provider, &request("a", "b")).unwrap_err().to_string().to_lowercase()
+        };
+        let location = ask(302, "location", format!("http://x/{}{UPPER}", "a".repeat(180)));
+        let kind = ask(200, "content-type", format!("text/{UPPER}"));
+        for told in [location, kind] {
+            assert!(!told.contains("sk-upp"), "{vendor:?}: {told}");
+        }
+    }
+}

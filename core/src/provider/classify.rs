@@ -2,12 +2,13 @@
 //! structured codes, then the HTTP status, then message patterns when those say nothing. (Transport failures, first in
 //! that order, never get here: see `http`.)
 //!
-//! Pure: time is an argument. It knows all vendors at once, because compatible servers borrow each other's codes.
+//! Pure: time is an argument, and so is what must stay hidden. It knows all vendors at once, because compatible servers borrow each other's codes.
 
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value as Json;
 
+use super::http::Hidden;
 use super::{ProviderError, ProviderErrorClass};
 use crate::printable::printable;
 
@@ -24,8 +25,10 @@ pub(crate) struct Refusal<'a> {
     pub header: &'a dyn Fn(&str) -> Option<&'a str>,
     /// All header names, lower-case.
     pub header_names: &'a [&'a str],
-    /// The body, as text, without secrets.
+    /// The body, as text.
     pub body: &'a str,
+    /// What must not be told of it.
+    pub hidden: &'a Hidden,
     /// Now, for waits that are given as a point in time.
     pub now: SystemTime,
 }
@@ -57,7 +60,9 @@ struct Evidence {
 
 impl Evidence {
     fn read(refusal: &Refusal<'_>) -> Self {
-        let json: Option<Json> = serde_json::from_str(refusal.body).ok();
+        // Before anything is cut: half a key would not be found.
+        let json: Option<Json> =
+            serde_json::from_str(refusal.body).ok().map(|json: Json| refusal.hidden.scrub_json(&json));
         // Gemini wraps errors in a one-element list at times.
         let root = match &json {
             Some(Json::Array(list)) if list.len() == 1 => list.first(),
@@ -80,8 +85,8 @@ impl Evidence {
         }
         if evidence.message.is_empty() {
             evidence.message = match root {
-                Some(_) => cut(refusal.body.trim()).to_owned(),
-                None => readable(refusal.body),
+                Some(root) => cut(&refusal.hidden.scrub_failure(&root.to_string())).to_owned(),
+                None => readable(&refusal.hidden.scrub_raw(refusal.body)),
             };
         }
         evidence.lower = evidence.message.to_lowercase();

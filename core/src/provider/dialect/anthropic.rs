@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
 
-use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, set, start_of, text_at};
+use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, set, text_at};
 use crate::message::{AgentMessage, MessageRole, ModelReply, RawToolCall, Usage};
 use crate::provider::capability::anthropic_version;
 use crate::provider::target::Params;
@@ -134,7 +134,7 @@ fn tool(tool: &ToolSpec) -> Json {
 /// A whole reply.
 pub(super) fn read(body: &Json) -> Result<ModelReply, Fault> {
     let Some(blocks) = body.get("content").and_then(Json::as_array) else {
-        return Err(Fault::invalid(format!("the reply has no `content`: {}", start_of(&body.to_string()))));
+        return Err(Fault::seen("the reply has no `content`", body.clone()));
     };
     let (mut content, mut tool_calls) = (None::<String>, Vec::new());
     for block in blocks {
@@ -223,10 +223,7 @@ impl Assembly for Pieces {
             }
             Some("content_block_delta") => {
                 let Some(block) = self.blocks.get_mut(&index) else {
-                    return Err(Fault::invalid(format!(
-                        "a piece belongs to no block: {}",
-                        start_of(&event.to_string())
-                    )));
+                    return Err(Fault::seen("a piece belongs to no block", event));
                 };
                 delta(block, &event["delta"], show);
             }
@@ -236,7 +233,7 @@ impl Assembly for Pieces {
             // `ping`, `content_block_stop`, and what this version does not know.
             Some(_) => {}
             None if event.get("error").is_some() => return Err(Fault::Refused(event)),
-            None => return Err(Fault::invalid(format!("a piece has no type: {}", start_of(&event.to_string())))),
+            None => return Err(Fault::seen("a piece has no type", event)),
         }
         Ok(false)
     }

@@ -246,8 +246,9 @@ pub(super) trait Assembly: Send {
 /// Why a reply is none.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// Not in the wire format, or with nothing that could be used.
-    Invalid(String),
+    /// Not in the wire format, or with nothing that could be used: what is wrong, and what shows it. That is whole here,
+    /// because a key that is cut is not found any more.
+    Invalid(String, Option<Json>),
     /// The window is full.
     Overflow,
     /// The server says in the middle of a reply that it failed: its words.
@@ -256,7 +257,12 @@ pub(super) enum Fault {
 
 impl Fault {
     pub fn invalid(what: impl Into<String>) -> Self {
-        Self::Invalid(what.into())
+        Self::Invalid(what.into(), None)
+    }
+
+    /// The same, with what came.
+    pub fn seen(what: impl Into<String>, came: impl Into<Json>) -> Self {
+        Self::Invalid(what.into(), Some(came.into()))
     }
 }
 
@@ -386,12 +392,6 @@ fn append<'a>(to: &mut String, from: &'a Json, key: &str) -> &'a str {
     let text = from.get(key).and_then(Json::as_str).unwrap_or_default();
     to.push_str(text);
     text
-}
-
-/// The first words of what came instead of a completion, in one line.
-pub(super) fn start_of(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    format!("{:?}", &line[..line.floor_char_boundary(200)])
 }
 
 /// Text that is not blank, as JSON; null otherwise.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value as Json, json};
 
-use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, set, start_of, text_at};
+use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, set, text_at};
 use crate::message::{AgentMessage, MessageRole, ModelReply, RawToolCall, Usage};
 use crate::provider::{ModelRequest, Output, ToolSpec};
 use crate::value::Value;
@@ -87,7 +87,7 @@ fn tool(tool: &ToolSpec) -> Json {
 /// A whole reply to that request, which it is measured against: a prompt that does not fit is cut in silence.
 pub(super) fn read(wire: &Wire, request: &ModelRequest, body: &Json) -> Result<ModelReply, Fault> {
     let Some(message) = body.get("message").filter(|message| message.is_object()) else {
-        return Err(Fault::invalid(format!("the reply has no `message`: {}", start_of(&body.to_string()))));
+        return Err(Fault::seen("the reply has no `message`", body.clone()));
     };
     if body.get("done") == Some(&Json::Bool(false)) {
         return Err(Fault::invalid("the reply is not complete"));
@@ -153,7 +153,7 @@ impl Assembly for Pieces {
             return Err(Fault::Refused(event));
         }
         if !event.is_object() {
-            return Err(Fault::invalid(format!("a piece is no object: {}", start_of(&event.to_string()))));
+            return Err(Fault::seen("a piece is no object", event));
         }
         if let Some(message) = event.get_mut("message") {
             show.reasoning(message.get("thinking").and_then(Json::as_str).unwrap_or_default());
