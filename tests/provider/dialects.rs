@@ -249,6 +249,57 @@ fn sc_1_51_off_means_off() {
     }
 }
 
+/// SC-1.49: effort is on the wire of every OpenAI-style target that knows it; one that does not has no such key, and answers.
+#[test]
+fn sc_1_49_effort_is_passed_where_it_is_supported() {
+    let params = Params { reasoning_effort: Some(Some("high".into())), ..Params::default() };
+    for (vendor, model, known) in [
+        (Vendor::OpenAi, "gpt-5.1", true),
+        (Vendor::OpenAiResponses, "gpt-5.1", true),
+        (Vendor::OpenAiCompatible, "qwen", true),
+        (Vendor::OpenAi, "gpt-4.1", false),
+        (Vendor::OpenAiResponses, "gpt-4.1", false),
+        (Vendor::Anthropic, "claude-3-haiku", false),
+        (Vendor::Gemini, "gemini-2.0-flash", false),
+    ] {
+        for stream in [false, true] {
+            let server = WireServer::always(Answer::Program("return 1".into()));
+            let settings =
+                RemoteSettings { params: params.clone(), stream: Some(stream), ..target((vendor, model), &server) };
+            let reply = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+            let body = &server.seen()[0].body;
+            let place = if vendor == Vendor::OpenAiResponses { "/reasoning/effort" } else { "/reasoning_effort" };
+            assert_eq!(body.pointer(place), known.then(|| json!("high")).as_ref(), "{vendor:?} {model}: {body}");
+            assert_eq!(body.to_string().contains("\"high\""), known, "{vendor:?} {model}: {body}");
+            assert_eq!(reply.omitted.is_empty(), known, "{vendor:?} {model}");
+            assert_eq!(reply.tool_calls.len(), 1, "{vendor:?} {model}");
+        }
+    }
+}
+
+/// SC-1.50: thinking is sent to a target that thinks, and its choice of tool is not forced then; without, it is.
+#[test]
+fn sc_1_50_who_thinks_is_not_forced_to_a_tool() {
+    for model in ["claude-3-7-sonnet", "claude-sonnet-4-5", "claude-opus-4-7"] {
+        for budget in [None, Some(2_048)] {
+            let params = Params { extended_thinking: Some(budget), ..Params::default() };
+            let server = WireServer::always(Answer::Program("return 1".into()));
+            let settings = RemoteSettings { params, ..target((Vendor::Anthropic, model), &server) };
+            let reply = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+            let body = &server.seen()[0].body;
+            assert_eq!(body["tools"][0]["name"], "execute_program", "{model}");
+            assert_eq!(reply.tool_calls[0].name, "execute_program", "{model}");
+            if budget.is_some() {
+                assert!(body["thinking"].is_object(), "{model}: {body}");
+                assert_eq!(body["tool_choice"], json!({"type": "auto"}), "{model}");
+            } else {
+                assert!(body.get("thinking").is_none(), "{model}: {body}");
+                assert_eq!(body["tool_choice"], json!({"type": "tool", "name": "execute_program"}), "{model}");
+            }
+        }
+    }
+}
+
 /// SC-1.49, SC-1.50: effort and thinking under the vendors' names, where the model knows them.
 #[test]
 fn sc_1_50_thinking_is_asked_for_where_it_exists() {
@@ -287,6 +338,103 @@ fn sc_1_50_thinking_is_asked_for_where_it_exists() {
     }
 }
 
+/// S18: thinking that a bound leaves no room for is said to be left out, whoever set the bound.
+#[test]
+fn s18_thinking_without_room_is_named() {
+    let sonnet = (Vendor::Anthropic, "claude-sonnet-4-5");
+    let adaptive = (Vendor::Anthropic, "claude-opus-4-7");
+    for (vendor, of_target, of_request, thinking, omitted) in [
+        (sonnet, Some(2_000), None, Json::Null, &["extended_thinking"][..]),
+        (sonnet, None, Some(2_000), Json::Null, &["extended_thinking"]),
+        (sonnet, Some(3_000), None, json!({"type": "enabled", "budget_tokens": 1_500}), &[]),
+        (sonnet, None, None, json!({"type": "enabled", "budget_tokens": 4_096}), &[]),
+        (adaptive, Some(2_000), None, json!({"type": "adaptive"}), &[]),
+    ] {
+        let params = Params {
+            extended_thinking: Some(Some(4_096)),
+            max_output_tokens: of_target.map(Some),
+            ..Params::default()
+        };
+        for stream in [false, true] {
+            let server = WireServer::always(Answer::Program("return 1".into()));
+            let settings = RemoteSettings { params: params.clone(), stream: Some(stream), ..target(vendor, &server) };
+            let asked = ModelRequest { max_output_tokens: of_request, ..request("a", "b") };
+            let reply = complete(&Remote::new(settings).unwrap(), &asked).unwrap();
+            let body = &server.seen()[0].body;
+            assert_eq!((body.get("thinking").unwrap_or(&Json::Null), &*reply.omitted), (&thinking, omitted), "{body}");
+        }
+    }
+    // A model that does not think for want of room is told the sampling that thinking would forbid.
+    let params = Params {
+        extended_thinking: Some(Some(4_096)),
+        max_output_tokens: Some(Some(2_000)),
+        temperature: Some(Some(0.5)),
+        ..Params::default()
+    };
+    let server = WireServer::always(Answer::Program("return 1".into()));
+    let settings = RemoteSettings { params, ..target(sonnet, &server) };
+    let reply = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+    assert_eq!((&server.seen()[0].body["temperature"], &*reply.omitted), (&json!(0.5), &["extended_thinking"][..]));
+}
+
+/// Keeps the warnings of this thread, as text.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl tracing::field::Visit for Warnings {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().last_mut().unwrap().push_str(&format!("{field}={value:?} "));
+    }
+}
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        self.0.lock().unwrap().push(String::new());
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// S18: one warning for a target, with the names of what it is not told; none where nothing is left out.
+#[test]
+fn s18_a_target_warns_once_of_what_it_is_not_told() {
+    let server = WireServer::always(Answer::Program("return 1".into()));
+    let params = Params { temperature: Some(Some(0.5)), top_p: Some(Some(0.8)), ..Params::default() };
+    for (model, force_params, expected) in
+        [("o3", None, 1), ("o3", Some(true), 0), ("gpt-4.1", None, 0), ("gpt-4.1", Some(false), 0)]
+    {
+        let warnings = Warnings::default();
+        tracing::subscriber::with_default(warnings.clone(), || {
+            let params = Params { force_params, ..params.clone() };
+            let provider = Remote::new(RemoteSettings { params, ..target((Vendor::OpenAi, model), &server) }).unwrap();
+            for _ in 0..3 {
+                complete(&provider, &request("a", "b")).unwrap();
+            }
+        });
+        let warned = warnings.0.lock().unwrap().clone();
+        assert_eq!(warned.len(), expected, "{model}: {warned:?}");
+        for warning in warned {
+            assert!(warning.contains("openai:o3") && warning.contains("temperature, top_p"), "{warning}");
+            assert!(!warning.contains(KEY), "{warning}");
+        }
+    }
+}
+
 /// S18: what is forced goes out though the model is known to refuse it.
 #[test]
 fn s18_what_is_forced_goes_out() {
@@ -299,6 +447,28 @@ fn s18_what_is_forced_goes_out() {
     complete(&Remote::new(anthropic).unwrap(), &request("a", "b")).unwrap();
     let seen = &server.seen()[1];
     assert_eq!((&seen.body["temperature"], &*seen.headers["anthropic-version"]), (&json!(0.5), "2023-06-01"));
+}
+
+/// Whoever samples by a field that has no name in the options samples too: Anthropic's newer version refuses it.
+#[test]
+fn sampling_in_extra_asks_for_the_version_that_allows_it() {
+    let anthropic = (Vendor::Anthropic, "claude-sonnet-4-0");
+    for (name, value, version) in [
+        ("top_k", Some(40.into()), "2023-06-01"),
+        ("top_p", Some(0.5.into()), "2023-06-01"),
+        ("temperature", Some(1.0.into()), "2023-06-01"),
+        ("top_k", Some(Value::Null), "2026-10-21"),
+        ("top_k", None, "2026-10-21"),
+        ("service_tier", Some("auto".into()), "2026-10-21"),
+    ] {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let given = value.clone().filter(|value| *value != Value::Null);
+        let params = Params { extra: BTreeMap::from([(name.to_owned(), value)]).into(), ..Params::default() };
+        let settings = RemoteSettings { params, ..target(anthropic, &server) };
+        complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+        let seen = &server.seen()[0];
+        assert_eq!((seen.body.get(name).is_some(), &*seen.headers["anthropic-version"]), (given.is_some(), version));
+    }
 }
 
 /// A program is asked for in each form by each vendor, and comes back as the same call or text.
@@ -413,6 +583,28 @@ fn ollama_is_told_its_window_and_believed_no_cut_prompt() {
     let settings = RemoteSettings { params, ..target(ollama, &server) };
     complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
     assert_eq!(server.seen()[2].body["options"], json!({"num_ctx": 16_384, "top_k": 20}));
+
+    // As a target's option, by its name.
+    let options =
+        TargetOptions { base_url: Some(server.root()), context_size: Some(24_576), ..TargetOptions::default() };
+    let spec = ModelSpec::Target { name: "ollama:qwen3:8b".into(), options: Box::new(options) };
+    let resolved = resolve(&spec, &ModelSettings::default()).unwrap();
+    complete(&*resolved.provider, &request("a", "b")).unwrap();
+    assert_eq!(server.seen()[3].body["options"]["num_ctx"], 24_576);
+
+    // A wider window of its own cuts nothing, though few tokens were counted: neither option is taken for the usual one.
+    let few = Said { counts: Counts { input: 9_000, output: 5, ..Counts::default() }, ..Said::text("return 1") };
+    let long = ModelRequest { user_prompt: "x".repeat(100_000).into(), ..request("a", "b") };
+    let passed = Value::Map(Map::from([("num_ctx".to_owned(), 65_536.into())]));
+    let extra = Params { extra: BTreeMap::from([("options".to_owned(), Some(passed))]).into(), ..Params::default() };
+    for (context_size, params, fits) in
+        [(None, Params::default(), false), (Some(65_536), Params::default(), true), (None, extra, true)]
+    {
+        let server = WireServer::always(Answer::Said(few.clone()));
+        let settings = RemoteSettings { context_size, params, ..target(ollama, &server) };
+        let reply = complete(&Remote::new(settings).unwrap(), &long);
+        assert_eq!(reply.is_ok(), fits, "{context_size:?}: {reply:?}");
+    }
 
     let cut = Said { counts: Counts { input: 16_000, output: 5, ..Counts::default() }, ..Said::text("return 1") };
     let long = ModelRequest { user_prompt: "x".repeat(400_000).into(), ..request("a", "b") };

@@ -1,6 +1,8 @@
 //! Servers that lie, break off, shout or say nothing, through every dialect, whole and in pieces: the right class, within
 //! the bound, and never a key.
 
+use std::path::PathBuf;
+
 use super::dialects::{ALL, both, listening, remote, spoken, target};
 use super::wire_server::Said;
 use super::*;
@@ -92,6 +94,37 @@ fn a_failure_inside_of_a_stream_has_its_class() {
         let body = event(vendor, &event_of.to_string());
         let error = refused(vendor, true, Answer::typed(stream_type(vendor), body));
         assert_eq!(error.class, class, "{vendor:?} {event_of}: {error}");
+    }
+}
+
+/// A server that says that it failed is classed alike with status 200, 500 and in a stream, whatever its words.
+#[test]
+fn a_failed_server_is_classed_alike_in_every_place() {
+    let words = ["Internal server error", "billing system unsupported", "rate limit of the model: it does not exist"];
+    for (vendor, word) in ALL.into_iter().flat_map(|vendor| words.map(|word| (vendor, word))) {
+        for code in ["api_error", "server_error", "internal_server_error", "internal"] {
+            let error = json!({"type": code, "message": word});
+            let mut bodies = vec![json!({"type": "error", "error": error}), json!({"error": error})];
+            if vendor.0 == Vendor::OpenAiResponses {
+                let error = json!({"code": code, "message": word});
+                bodies = vec![json!({"type": "response.failed", "response": {"status": "failed", "error": error}})];
+                let whole = json!({"status": "failed", "error": error});
+                let answer = Answer::json(&whole);
+                assert_eq!(refused(vendor, false, answer).class, ProviderErrorClass::Network, "{code} {word}");
+            }
+            for body in bodies {
+                let failed = Answer::Raw { status: 500, headers: Vec::new(), body: body.to_string().into_bytes() };
+                let mut answers = vec![failed];
+                if vendor.0 != Vendor::OpenAiResponses {
+                    answers.push(Answer::json(&body));
+                }
+                answers.push(Answer::typed(stream_type(vendor), event(vendor, &body.to_string())));
+                for answer in answers {
+                    let error = refused(vendor, true, answer);
+                    assert_eq!(error.class, ProviderErrorClass::Network, "{vendor:?} {body}: {error}");
+                }
+            }
+        }
     }
 }
 
@@ -236,30 +269,159 @@ fn keys_never_come_back() {
     }
 }
 
-/// Each recorded refusal through the dialect of its vendor, asked for whole and in pieces.
-#[test]
-fn recorded_refusals_have_their_class_in_their_own_dialect() {
-    let mut seen = BTreeMap::new();
-    for path in std::fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().path()) {
-        let fixture: Json = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-        let vendors: &[Vendor] = match fixture["vendor"].as_str().unwrap() {
+/// Each recorded refusal, and the vendors whose servers say it.
+fn recorded() -> Vec<(PathBuf, Json, Vec<(Vendor, &'static str)>)> {
+    let mut paths: Vec<_> = std::fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(paths.len() >= 64, "{} fixtures", paths.len());
+    let vendors = |fixture: &Json| -> &[Vendor] {
+        match fixture["vendor"].as_str().unwrap() {
             "openai" => &[Vendor::OpenAi, Vendor::OpenAiResponses],
             "anthropic" => &[Vendor::Anthropic],
             "gemini" => &[Vendor::Gemini],
             "ollama" => &[Vendor::Ollama],
             _compatible => &[Vendor::OpenAiCompatible],
-        };
-        for vendor in vendors {
-            let vendor = ALL.into_iter().find(|(known, _)| known == vendor).unwrap();
-            for stream in [false, true] {
-                let error = refused(vendor, stream, Answer::fixture(&path));
-                let name = path.file_stem().unwrap().to_string_lossy();
-                assert_eq!(error.class.as_str(), fixture["expect"]["class"], "{name} {stream}: {error}");
-                let wait = error.retry_after.map(|wait| wait.as_millis() as u64);
-                assert_eq!(wait, fixture["expect"]["retry_after_ms"].as_u64(), "{name} {stream}");
+        }
+    };
+    let with_vendors = |path: PathBuf| {
+        let fixture: Json = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let own = ALL.into_iter().filter(|(vendor, _)| vendors(&fixture).contains(vendor)).collect();
+        (path, fixture, own)
+    };
+    paths.into_iter().map(with_vendors).collect()
+}
+
+/// Each recorded refusal through the dialect of its vendor, asked for whole and in pieces.
+#[test]
+fn every_recorded_refusal_has_its_class() {
+    let mut seen = BTreeMap::new();
+    for (path, fixture, vendors) in recorded() {
+        let name = path.file_stem().unwrap().to_string_lossy();
+        let expect = &fixture["expect"];
+        for (vendor, stream) in vendors.into_iter().flat_map(|vendor| [(vendor, false), (vendor, true)]) {
+            let error = refused(vendor, stream, Answer::fixture(&path));
+            assert_eq!(error.class.as_str(), expect["class"], "{name} {stream}: {error}");
+            let wait = error.retry_after.map(|wait| wait.as_millis() as u64);
+            assert_eq!(wait, expect["retry_after_ms"].as_u64(), "{name} {stream}");
+            for part in expect["message_includes"].as_array().into_iter().flatten() {
+                assert!(error.message.contains(part.as_str().unwrap()), "{name}: {error}");
             }
+            let target = format!("{:?}:{}: ", vendor.0, vendor.1).to_lowercase();
+            assert!(error.message.starts_with(&target), "{name}: {error}");
             *seen.entry(format!("{:?}", vendor.0)).or_insert(0) += 1;
         }
     }
-    assert!(seen.len() == ALL.len() && seen.values().sum::<i32>() >= 64, "{seen:?}");
+    assert_eq!(seen.len(), ALL.len(), "{seen:?}");
+}
+
+/// The same bodies as an event in the middle of a reply: without a status and headers the body alone says what it is.
+#[test]
+fn every_recorded_refusal_has_its_class_in_a_stream() {
+    // Where only the status or a header said it.
+    let without_status = BTreeMap::from([
+        ("anthropic_529_overloaded_retry_after", "network"),
+        ("openai_401_no_code", "model_error"),
+        ("openai_403_plain", "invalid_response"),
+        ("openai_403_region", "invalid_response"),
+        ("openai_409_conflict", "invalid_response"),
+        ("ollama_400_text", "invalid_response"),
+        ("ollama_404_model", "invalid_response"),
+    ]);
+    let mut played = 0;
+    for (path, fixture, vendors) in recorded() {
+        let name = path.file_stem().unwrap().to_string_lossy();
+        let body = fixture["body"].as_array().map_or(&fixture["body"], |list| &list[0]);
+        // Pages and bodies without an error are no events of any stream.
+        let Some(error) = body.get("error") else { continue };
+        let class = without_status.get(&*name).copied().unwrap_or(fixture["expect"]["class"].as_str().unwrap());
+        for vendor in vendors {
+            let events = match vendor.0 {
+                Vendor::OpenAiResponses => {
+                    let mut top = error.clone();
+                    top["type"] = "error".into();
+                    let failed = json!({"type": "response.failed", "response": {"status": "failed", "error": error}});
+                    vec![top, failed]
+                }
+                _other_vendor => vec![body.clone()],
+            };
+            for data in events {
+                let data = event(vendor, &data.to_string());
+                let error = refused(vendor, true, Answer::typed(stream_type(vendor), data));
+                assert_eq!(error.class.as_str(), class, "{vendor:?} {name}: {error}");
+                played += 1;
+            }
+        }
+    }
+    assert!(played >= 80, "{played} events");
+}
+
+/// Promise 5: also where a message is cut, no part of a key is left; with escapes, without, in JSON and in none.
+#[test]
+fn no_part_of_a_key_is_left_where_a_message_is_cut() {
+    let escaped: String = KEY.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect();
+    for vendor in ALL {
+        for (key, before) in [KEY, &escaped].into_iter().flat_map(|key| (140..210).step_by(7).map(move |at| (key, at)))
+        {
+            let words = format!("{}{key}", "a".repeat(before));
+            let long = format!("{}{key}", "a".repeat(before + 850));
+            let bodies = [
+                (200, "application/json", format!(r#"{{"x":"{words}"}}"#)),
+                (200, "application/json", format!(r#"{{"{words}":1}}"#)),
+                (200, "application/json", format!(r#"{{"x":"{words}"#)),
+                (200, "application/json", format!(r#"{{"error":{{"message":"{long}"}}}}"#)),
+                (200, "application/json", format!(r#"{{"error":{{"message":{{"{long}":"{key}"}}}}}}"#)),
+                (200, "text/html", format!("<p>{words}")),
+                (500, "application/json", format!(r#"{{"error":{{"message":"{long}"}}}}"#)),
+                (500, "application/json", format!(r#"{{"strange":"{long}"}}"#)),
+                (500, "application/json", format!(r#"{{"strange":"{long}"#)),
+                (500, "text/html", format!("<html>{}{key}", "a ".repeat((before + 850) / 2))),
+            ];
+            let wholes = bodies.into_iter().map(|(status, kind, body)| (status, kind, body, false));
+            let events = [
+                format!(r#"{{"type":5,"x":"{words}"}}"#),
+                format!(r#"{{"type":"content_block_delta","index":7,"x":"{words}"}}"#),
+                format!(r#"["{words}"]"#),
+                format!(r#"{{"x":"{words}"#),
+                format!(r#"{{"type":"error","error":{{"message":"{long}"}}}}"#),
+                format!(r#"{{"error":"{long}"}}"#),
+            ];
+            let kind = stream_type(vendor);
+            let streams = events.map(|data| (200, kind, event(vendor, &data), true));
+            // All of them from one server, one after the other.
+            let answers: Vec<_> = wholes.chain(streams).collect();
+            let next = std::sync::atomic::AtomicUsize::new(0);
+            let played = answers.clone();
+            let server = WireServer::start(None, move |_| {
+                let (status, kind, body, _) = &played[next.fetch_add(1, std::sync::atomic::Ordering::SeqCst)];
+                let headers = vec![("content-type".to_owned(), (*kind).to_owned())];
+                Answer::Raw { status: *status, headers, body: body.clone().into_bytes() }
+            });
+            for (_, _, body, stream) in answers {
+                let error = complete(&remote(vendor, &server, stream), &request("a", "b")).unwrap_err();
+                let told = format!("{error:?}").to_lowercase();
+                assert!(!told.contains(&KEY[..8]), "{vendor:?} {before} {body}: {error}");
+                assert!(!told.contains("\\u00"), "{vendor:?} {before} {body}: {error}");
+            }
+        }
+    }
+}
+
+/// A header that is cut, or written in lower case, shows no key either.
+#[test]
+fn a_header_shows_no_part_of_a_key() {
+    const UPPER: &str = "SK-Upper-0123456789";
+    for vendor in ALL {
+        let key = Secret::new(UPPER).unwrap();
+        let ask = |status, name: &str, value: String| {
+            let headers = vec![(name.to_owned(), value)];
+            let server = WireServer::always(Answer::Raw { status, headers, body: b"x".to_vec() });
+            let provider = Remote::new(RemoteSettings { key: Some(key.clone()), ..target(vendor, &server) }).unwrap();
+            complete(&provider, &request("a", "b")).unwrap_err().to_string().to_lowercase()
+        };
+        let location = ask(302, "location", format!("http://x/{}{UPPER}", "a".repeat(180)));
+        let kind = ask(200, "content-type", format!("text/{UPPER}"));
+        for told in [location, kind] {
+            assert!(!told.contains("sk-upp"), "{vendor:?}: {told}");
+        }
+    }
 }

@@ -2,12 +2,13 @@
 //! structured codes, then the HTTP status, then message patterns when those say nothing. (Transport failures, first in
 //! that order, never get here: see `http`.)
 //!
-//! Pure: time is an argument. It knows all vendors at once, because compatible servers borrow each other's codes.
+//! Pure: time is an argument, and so is what must stay hidden. It knows all vendors at once, because compatible servers borrow each other's codes.
 
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value as Json;
 
+use super::http::Hidden;
 use super::{ProviderError, ProviderErrorClass};
 use crate::printable::printable;
 
@@ -15,6 +16,9 @@ use crate::printable::printable;
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most bytes of the server's own words in a message.
 const MAX_QUOTED_BYTES: usize = 1 << 10;
+
+/// Codes of a server that failed, whatever words stand beside them.
+const BROKEN: [&str; 5] = ["server_error", "api_error", "internal", "internal_error", "internal_server_error"];
 
 /// A reply that is not a completion.
 pub(crate) struct Refusal<'a> {
@@ -24,8 +28,10 @@ pub(crate) struct Refusal<'a> {
     pub header: &'a dyn Fn(&str) -> Option<&'a str>,
     /// All header names, lower-case.
     pub header_names: &'a [&'a str],
-    /// The body, as text, without secrets.
+    /// The body, as text.
     pub body: &'a str,
+    /// What must not be told of it.
+    pub hidden: &'a Hidden,
     /// Now, for waits that are given as a point in time.
     pub now: SystemTime,
 }
@@ -57,7 +63,9 @@ struct Evidence {
 
 impl Evidence {
     fn read(refusal: &Refusal<'_>) -> Self {
-        let json: Option<Json> = serde_json::from_str(refusal.body).ok();
+        // Before anything is cut: half a key would not be found.
+        let json: Option<Json> =
+            serde_json::from_str(refusal.body).ok().map(|json: Json| refusal.hidden.scrub_json(&json));
         // Gemini wraps errors in a one-element list at times.
         let root = match &json {
             Some(Json::Array(list)) if list.len() == 1 => list.first(),
@@ -80,8 +88,8 @@ impl Evidence {
         }
         if evidence.message.is_empty() {
             evidence.message = match root {
-                Some(_) => cut(refusal.body.trim()).to_owned(),
-                None => readable(refusal.body),
+                Some(root) => cut(&refusal.hidden.scrub_failure(&root.to_string())).to_owned(),
+                None => readable(&refusal.hidden.scrub_raw(refusal.body)),
             };
         }
         evidence.lower = evidence.message.to_lowercase();
@@ -174,6 +182,8 @@ impl Evidence {
             Some(ProviderErrorClass::Timeout)
         } else if self.has(&["model_not_found", "unsupported_value"]) {
             Some(ProviderErrorClass::ModelError)
+        } else if self.says_nothing_else() && self.has(&BROKEN) && !self.speaks_of_overflow() {
+            Some(ProviderErrorClass::Network)
         } else {
             None
         }
@@ -200,7 +210,6 @@ impl Evidence {
     fn by_message(&self) -> ProviderErrorClass {
         let speaks = |words: &[&str]| words.iter().any(|word| self.lower.contains(word));
         // Codes that only repeat a status say something where there is none.
-        let broken = ["server_error", "api_error", "internal", "internal_error", "internal_server_error"];
         let wrong = ["invalid_request_error", "invalid_argument", "not_found_error", "bad_request", "badrequesterror"];
         if self.speaks_of_overflow() {
             ProviderErrorClass::ContextOverflow
@@ -214,7 +223,7 @@ impl Evidence {
             self.overloaded()
         } else if speaks(&["timed out", "timeout"]) {
             ProviderErrorClass::Timeout
-        } else if self.has(&broken) || speaks(&["unexpectedly stopped", "error was encountered while running"]) {
+        } else if speaks(&["unexpectedly stopped", "error was encountered while running"]) {
             ProviderErrorClass::Network
         } else if self.has(&wrong) {
             ProviderErrorClass::ModelError
@@ -223,6 +232,11 @@ impl Evidence {
         } else {
             ProviderErrorClass::InvalidResponse
         }
+    }
+
+    /// Whether the status is no more than a success, or than that the server failed.
+    fn says_nothing_else(&self) -> bool {
+        self.status < 400 || self.status == 500
     }
 
     /// An overloaded server that says when to come back is a rate limit; otherwise the next target is better.

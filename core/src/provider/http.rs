@@ -13,6 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use reqwest::header::HeaderMap;
 use reqwest::{Client, Proxy, Response, Url};
+use serde_json::Value as Json;
 
 use super::secret::Secret;
 use super::target::Field;
@@ -52,6 +53,11 @@ pub(crate) struct Hidden {
 }
 
 impl Hidden {
+    /// Bytes of the longest of them.
+    fn longest(&self) -> usize {
+        self.keys.iter().chain(&self.words).map(|secret| secret.expose().len()).max().unwrap_or(0)
+    }
+
     /// Text of a reply without keys.
     pub fn scrub<'a>(&self, text: &'a str) -> Cow<'a, str> {
         scrub(&self.keys, Cow::Borrowed(text))
@@ -61,6 +67,57 @@ impl Hidden {
     pub fn scrub_failure(&self, text: &str) -> String {
         scrub(&self.words, self.scrub(text)).into_owned()
     }
+
+    /// The same of every text and name in a JSON value: inside of them nothing is written with escapes.
+    pub fn scrub_json(&self, json: &Json) -> Json {
+        match json {
+            Json::String(text) => self.scrub_failure(text).into(),
+            Json::Array(list) => list.iter().map(|item| self.scrub_json(item)).collect(),
+            Json::Object(map) => {
+                map.iter().map(|(name, item)| (self.scrub_failure(name), self.scrub_json(item))).collect()
+            }
+            Json::Null | Json::Bool(_) | Json::Number(_) => json.clone(),
+        }
+    }
+
+    /// The same of a text that may be broken JSON: escapes in it become what they stand for.
+    pub fn scrub_raw(&self, text: &str) -> String {
+        self.scrub_failure(&unescaped(&self.scrub_failure(text)))
+    }
+
+    /// The first words of what came instead of a completion, in one line. Cut last: half a key would not be found.
+    pub fn start_of(&self, text: &str) -> String {
+        let text = self.scrub_raw(text);
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        format!("{:?}", &line[..line.floor_char_boundary(200)])
+    }
+}
+
+/// A text with the ASCII characters that its JSON escapes stand for, whether or not it is JSON.
+fn unescaped(text: &str) -> Cow<'_, str> {
+    if !text.contains('\\') {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        let code = rest.strip_prefix('u').and_then(|code| u8::from_str_radix(code.get(..4)?, 16).ok());
+        match (rest.chars().next(), code.filter(u8::is_ascii)) {
+            (_, Some(code)) => {
+                out.push(char::from(code));
+                rest = &rest[5..];
+            }
+            (Some(plain @ ('"' | '\\' | '/')), None) => {
+                out.push(plain);
+                rest = &rest[1..];
+            }
+            (Some(_) | None, None) => out.push('\\'),
+        }
+    }
+    out.push_str(rest);
+    out.into()
 }
 
 fn scrub<'a>(secrets: &[Secret], text: Cow<'a, str>) -> Cow<'a, str> {
@@ -209,6 +266,8 @@ impl Answered {
             }
             body.extend_from_slice(&chunk[..chunk.len().min(room)]);
             if body.len() == allowed && !success {
+                // Half a key at the end would not be found, and with escapes it is six times as long.
+                body.truncate(allowed.saturating_sub(6 * self.post.hidden.longest()));
                 break;
             }
         }

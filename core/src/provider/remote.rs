@@ -18,7 +18,7 @@ use sse_stream::SseByteStream;
 use super::capability;
 use super::classify::{Refusal, classify};
 pub use super::dialect::Vendor;
-use super::dialect::{Assembly, Fault, Framing, Show, Wire, start_of};
+use super::dialect::{Assembly, Fault, Framing, Show, Wire};
 use super::http::{self, Answered, Hidden, MAX_BODY_BYTES, Post, Reply};
 use super::secret::{Secret, keeps_keys};
 use super::target::{Field, Params};
@@ -28,6 +28,9 @@ use crate::cancel::CancelToken;
 
 /// Most bytes of a stream on the wire, where one token costs some 300. One event has at most [`MAX_BODY_BYTES`].
 const MAX_STREAM_BYTES: usize = 32 << 20;
+
+/// Most bytes of a failure's message that are not the server's own words: those have a bound of their own.
+const MAX_MESSAGE_BYTES: usize = 2 << 10;
 
 /// How to reach one model.
 #[derive(Clone, Debug)]
@@ -97,6 +100,13 @@ impl Remote {
             return Err(RemoteError::Proxy);
         }
         let (params, omitted) = capability::admitted(settings.vendor, &settings.model, &settings.params);
+        if !omitted.is_empty() {
+            tracing::warn!(
+                model = settings.name,
+                parameters = omitted.join(", "),
+                "parameters that the model refuses are left out; take them away, or set `force_params` to send them"
+            );
+        }
         let wire = Wire {
             vendor: settings.vendor,
             model: settings.model.clone(),
@@ -149,7 +159,7 @@ impl Remote {
     /// The JSON of a whole reply, if it is one.
     fn parsed(&self, reply: &Reply) -> Result<Json, ProviderError> {
         if (300..400).contains(&reply.status) {
-            let to = reply.header("location").unwrap_or("another address");
+            let to = self.hidden.scrub_failure(reply.header("location").unwrap_or("another address"));
             return Err(self.invalid(format_args!(
                 "the server redirects (HTTP {}) to {}; set `base_url` to where it really answers",
                 reply.status,
@@ -161,14 +171,17 @@ impl Remote {
         }
         let kind = kind(reply.header("content-type"));
         if !is_json(&kind) {
-            return Err(self
-                .invalid(format_args!("the reply is {kind}, not JSON; check `base_url`: {}", start_of(&reply.body))));
+            // As the server wrote it: in lower case a key would not be found.
+            let kind = self.hidden.scrub_failure(reply.header("content-type").unwrap_or_default());
+            let start = self.hidden.start_of(&reply.body);
+            return Err(self.invalid(format_args!("the reply is {kind}, not JSON; check `base_url`: {start}")));
         }
         if reply.body.trim().is_empty() {
             return Err(self.invalid("the reply is empty"));
         }
         let body: Json = serde_json::from_str(&reply.body).map_err(|error| {
-            self.invalid(format_args!("the reply is broken JSON ({error}): {}", start_of(&reply.body)))
+            let start = self.hidden.start_of(&reply.body);
+            self.invalid(format_args!("the reply is broken JSON ({error}): {start}"))
         })?;
         if body.get("error").is_some_and(|error| !error.is_null()) {
             return Err(self.refused(reply.status, &reply.headers, &reply.body));
@@ -178,7 +191,14 @@ impl Remote {
 
     fn fault(&self, fault: Fault, status: u16, headers: &[(String, String)]) -> ProviderError {
         match fault {
-            Fault::Invalid(what) => self.invalid(what),
+            Fault::Invalid(what, None) => self.invalid(what),
+            Fault::Invalid(what, Some(came)) => {
+                let text = match self.hidden.scrub_json(&came) {
+                    Json::String(text) => text,
+                    other => other.to_string(),
+                };
+                self.invalid(format_args!("{what}: {}", self.hidden.start_of(&text)))
+            }
             Fault::Overflow => self.failed(
                 ProviderErrorClass::ContextOverflow,
                 "the model's context window is full; use a larger model or keep less in the context",
@@ -190,14 +210,21 @@ impl Remote {
     fn refused(&self, status: u16, headers: &[(String, String)], body: &str) -> ProviderError {
         let names: Vec<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
         let header = |name: &str| headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
-        let body = self.hidden.scrub_failure(body);
-        let refusal = Refusal { status, header: &header, header_names: &names, body: &body, now: SystemTime::now() };
+        let refusal = Refusal {
+            status,
+            header: &header,
+            header_names: &names,
+            body,
+            hidden: &self.hidden,
+            now: SystemTime::now(),
+        };
         let error = classify(&self.settings.name, &refusal);
         ProviderError { message: self.hidden.scrub_failure(&error.message), ..error }
     }
 
     fn failed(&self, class: ProviderErrorClass, what: impl fmt::Display) -> ProviderError {
-        ProviderError::new(class, self.hidden.scrub_failure(&format!("{}: {what}", self.settings.name)))
+        let message = self.hidden.scrub_failure(&format!("{}: {what}", self.settings.name));
+        ProviderError::new(class, message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned())
     }
 
     fn invalid(&self, what: impl fmt::Display) -> ProviderError {
@@ -361,7 +388,7 @@ impl Reading {
 
     fn take(&mut self, data: &str) -> Result<bool, Fault> {
         let event = serde_json::from_str(data)
-            .map_err(|error| Fault::invalid(format!("a piece is broken JSON ({error}): {}", start_of(data))))?;
+            .map_err(|error| Fault::seen(format!("a piece is broken JSON ({error})"), data))?;
         self.assembly.take(event, &mut self.show)
     }
 }

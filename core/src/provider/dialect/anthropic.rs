@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
 
-use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, set, start_of, text_at};
+use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, set, text_at};
 use crate::message::{AgentMessage, MessageRole, ModelReply, RawToolCall, Usage};
 use crate::provider::capability::anthropic_version;
 use crate::provider::target::Params;
@@ -17,11 +17,15 @@ const DEFAULT_MAX_TOKENS: u32 = 8_192;
 const OLD_MAX_TOKENS: u32 = 4_096;
 /// The least that a model can be told to think.
 const MIN_THINKING: u32 = 1_024;
+/// From this version on a model thinks as long as it finds right.
+const ADAPTIVE: (u32, u32) = (4, 7);
 
 /// The newer version refuses every kind of sampling; the older one leaves it to the model.
 pub(super) fn version(params: &Params) -> &'static str {
-    let samples = params.temperature.flatten().is_some() || params.top_p.flatten().is_some();
-    if samples { "2023-06-01" } else { "2026-10-21" }
+    let named = params.temperature.flatten().is_some() || params.top_p.flatten().is_some();
+    // What stands in `extra` goes out too.
+    let passed = |name: &&str| params.extra.get(name).is_some_and(|value| *value != Value::Null);
+    if named || ["temperature", "top_p", "top_k"].iter().any(passed) { "2023-06-01" } else { "2026-10-21" }
 }
 
 /// The request on the wire.
@@ -41,8 +45,7 @@ pub(super) fn body(wire: &Wire, request: &ModelRequest) -> Json {
     set(&mut body, "seed", params.seed.flatten());
     set(&mut body, "repeat_penalty", params.repeat_penalty.flatten());
     match thinking {
-        // From 4.7 on a model thinks as long as it finds right.
-        Some(_) if version >= (4, 7) => body["thinking"] = json!({"type": "adaptive"}),
+        Some(_) if version >= ADAPTIVE => body["thinking"] = json!({"type": "adaptive"}),
         Some(budget) => body["thinking"] = json!({"type": "enabled", "budget_tokens": budget}),
         None => {}
     }
@@ -69,17 +72,32 @@ pub(super) fn body(wire: &Wire, request: &ModelRequest) -> Json {
     body
 }
 
-/// How long it may think, and how much it may say with its thoughts. Thoughts must leave room for an answer.
+/// How long it may think, and how much it may say with its thoughts.
 fn bounds(wire: &Wire, request: &ModelRequest, version: (u32, u32)) -> (Option<u32>, u32) {
     let usual = if version < (3, 5) { OLD_MAX_TOKENS } else { DEFAULT_MAX_TOKENS };
-    let budget = wire.params.extended_thinking.flatten().map(|budget| budget.max(MIN_THINKING));
-    match (budget, wire.max_output(request)) {
-        (None, limit) => (None, limit.unwrap_or(usual)),
-        (Some(budget), None) => (Some(budget), budget.saturating_add(usual)),
-        (Some(budget), Some(limit)) if budget < limit => (Some(budget), limit),
-        (Some(_), Some(limit)) if limit > 2 * MIN_THINKING => (Some(limit / 2), limit),
-        (Some(_), Some(limit)) => (None, limit),
+    let limit = wire.max_output(request);
+    let budget = wire.params.extended_thinking.flatten();
+    let thinking = budget.and_then(|budget| thinking_within(version, budget, limit));
+    (thinking, limit.unwrap_or_else(|| usual.saturating_add(thinking.unwrap_or(0))))
+}
+
+/// Tokens of that budget that a model may think for when it may say so many; `None` where its thoughts would leave no room
+/// for an answer.
+pub(in crate::provider) fn thinking_within(version: (u32, u32), budget: u32, limit: Option<u32>) -> Option<u32> {
+    let budget = budget.max(MIN_THINKING);
+    match limit {
+        // It is told no number.
+        _any if version >= ADAPTIVE => Some(budget),
+        Some(limit) if budget < limit => Some(budget),
+        Some(limit) => (limit > 2 * MIN_THINKING).then_some(limit / 2),
+        None => Some(budget),
     }
+}
+
+/// Whether this request's bound leaves no room for the thinking that was asked for.
+pub(super) fn leaves_out_thinking(wire: &Wire, request: &ModelRequest) -> bool {
+    let asked = wire.params.extended_thinking.flatten().is_some();
+    asked && bounds(wire, request, anthropic_version(&wire.model)).0.is_none()
 }
 
 /// The conversation: all results of one assistant message go into one user message, first in it.
@@ -134,7 +152,7 @@ fn tool(tool: &ToolSpec) -> Json {
 /// A whole reply.
 pub(super) fn read(body: &Json) -> Result<ModelReply, Fault> {
     let Some(blocks) = body.get("content").and_then(Json::as_array) else {
-        return Err(Fault::invalid(format!("the reply has no `content`: {}", start_of(&body.to_string()))));
+        return Err(Fault::seen("the reply has no `content`", body.clone()));
     };
     let (mut content, mut tool_calls) = (None::<String>, Vec::new());
     for block in blocks {
@@ -223,10 +241,7 @@ impl Assembly for Pieces {
             }
             Some("content_block_delta") => {
                 let Some(block) = self.blocks.get_mut(&index) else {
-                    return Err(Fault::invalid(format!(
-                        "a piece belongs to no block: {}",
-                        start_of(&event.to_string())
-                    )));
+                    return Err(Fault::seen("a piece belongs to no block", event));
                 };
                 delta(block, &event["delta"], show);
             }
@@ -236,7 +251,7 @@ impl Assembly for Pieces {
             // `ping`, `content_block_stop`, and what this version does not know.
             Some(_) => {}
             None if event.get("error").is_some() => return Err(Fault::Refused(event)),
-            None => return Err(Fault::invalid(format!("a piece has no type: {}", start_of(&event.to_string())))),
+            None => return Err(Fault::seen("a piece has no type", event)),
         }
         Ok(false)
     }
@@ -257,11 +272,16 @@ impl Pieces {
         if !self.message.is_object() {
             return;
         }
-        self.message["stop_reason"] = event["delta"]["stop_reason"].take();
-        if let Json::Object(counts) = event["usage"].take() {
-            for (name, count) in counts.into_iter().filter(|(_, count)| !count.is_null()) {
-                self.message["usage"][name] = count;
-            }
+        if let Some(reason) = event.pointer_mut("/delta/stop_reason") {
+            self.message["stop_reason"] = reason.take();
+        }
+        let Some(Json::Object(counts)) = event.get_mut("usage").map(Json::take) else { return };
+        let usage = &mut self.message["usage"];
+        if !usage.is_object() {
+            *usage = json!({});
+        }
+        for (name, count) in counts.into_iter().filter(|(_, count)| !count.is_null()) {
+            usage[name] = count;
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value as Json, json};
 
 use super::text_or_null;
-use super::{Assembly, Fault, Show, Vendor, Wire, append, is_closed, json_of, number_at, set, start_of, text_at};
+use super::{Assembly, Fault, Show, Vendor, Wire, append, is_closed, json_of, number_at, set, text_at};
 use crate::message::{AgentMessage, MessageRole, ModelReply, RawToolCall, Usage};
 use crate::provider::{ModelRequest, Output, ToolSpec};
 use crate::value::Value;
@@ -92,10 +92,10 @@ fn tool(tool: &ToolSpec) -> Json {
 /// A whole reply.
 pub(super) fn read(body: &Json) -> Result<ModelReply, Fault> {
     let Some(choice) = body.get("choices").and_then(|choices| choices.get(0)) else {
-        return Err(Fault::invalid(format!("the reply has no `choices`: {}", start_of(&body.to_string()))));
+        return Err(Fault::seen("the reply has no `choices`", body.clone()));
     };
     let Some(message) = choice.get("message").filter(|message| message.is_object()) else {
-        return Err(Fault::invalid(format!("the reply has no `message`: {}", start_of(&body.to_string()))));
+        return Err(Fault::seen("the reply has no `message`", body.clone()));
     };
     let stop_reason = text_at(choice, "finish_reason");
     let content = content_text(message.get("content"));
@@ -117,7 +117,7 @@ pub(super) fn read(body: &Json) -> Result<ModelReply, Fault> {
 /// An empty reply is the adapter's to reject, unless the wire says why it is empty.
 fn nothing_usable(message: &Json, stop_reason: Option<&str>) -> Result<(), Fault> {
     if let Some(refusal) = text_at(message, "refusal").filter(|refusal| !refusal.is_empty()) {
-        return Err(Fault::invalid(format!("the model refused: {}", start_of(&refusal))));
+        return Err(Fault::seen("the model refused", refusal));
     }
     match stop_reason {
         Some("content_filter") => Err(Fault::invalid("the server's content filter left nothing of the reply")),
@@ -180,6 +180,9 @@ fn usage(usage: &Json) -> Option<Usage> {
     })
 }
 
+/// The highest index that is taken for one: there is room for as many calls behind it as a stream can hold.
+const MAX_INDEX: u64 = u32::MAX as u64;
+
 /// A completion in pieces.
 #[derive(Default)]
 pub(super) struct Pieces {
@@ -201,7 +204,7 @@ impl Assembly for Pieces {
             return Err(Fault::Refused(event));
         }
         if !event.is_object() {
-            return Err(Fault::invalid(format!("a piece is no object: {}", start_of(&event.to_string()))));
+            return Err(Fault::seen("a piece is no object", event));
         }
         for (name, kept) in [("usage", &mut self.usage), ("model", &mut self.model), ("provider", &mut self.provider)] {
             if let Some(value) = event.get_mut(name).filter(|value| !value.is_null()) {
@@ -248,7 +251,8 @@ impl Assembly for Pieces {
 impl Pieces {
     /// Ids and names come once, arguments in pieces; all of them belong to their index.
     fn call(&mut self, wire: &Json, show: &mut Show) {
-        let index = wire.get("index").and_then(Json::as_u64).unwrap_or_else(|| self.unnumbered(wire));
+        let given = wire.get("index").and_then(Json::as_u64).filter(|index| *index <= MAX_INDEX);
+        let index = given.unwrap_or_else(|| self.unnumbered(wire));
         let (id, name, arguments) = self.calls.entry(index).or_default();
         if let Some(whole) = text_at(wire, "id").filter(|_| id.is_empty()) {
             *id = whole;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value as Json, json};
 
-use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, set, start_of, text_at};
+use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, set, text_at};
 use crate::message::{AgentMessage, MessageRole, ModelReply, RawToolCall, Usage};
 use crate::provider::{ModelRequest, Output, ToolSpec};
 use crate::value::Value;
@@ -110,10 +110,10 @@ pub(super) fn read(body: &Json) -> Result<ModelReply, Fault> {
     let body = body.as_array().filter(|list| list.len() == 1).map_or(body, |list| &list[0]);
     let Some(candidate) = body.pointer("/candidates/0") else {
         let blocked = body.pointer("/promptFeedback/blockReason").and_then(Json::as_str);
-        return Err(Fault::invalid(match blocked {
-            Some(reason) => format!("the prompt was blocked: {}", start_of(reason)),
-            None => format!("the reply has no `candidates`: {}", start_of(&body.to_string())),
-        }));
+        return Err(match blocked {
+            Some(reason) => Fault::seen("the prompt was blocked", reason),
+            None => Fault::seen("the reply has no `candidates`", body.clone()),
+        });
     };
     let (mut content, mut tool_calls) = (None::<String>, Vec::new());
     for part in candidate.pointer("/content/parts").and_then(Json::as_array).into_iter().flatten() {
@@ -156,9 +156,11 @@ fn judge(stop_reason: Option<&str>, usable: bool, candidate: &Json) -> Result<()
     if !broken && (usable || complete) {
         return Ok(());
     }
-    let why = candidate.get("finishMessage").and_then(Json::as_str).map(start_of).unwrap_or_default();
-    let space = if why.is_empty() { "" } else { ": " };
-    Err(Fault::invalid(format!("the reply holds nothing that could be used ({reason}){space}{why}")))
+    let what = format!("the reply holds nothing that could be used ({reason})");
+    Err(match candidate.get("finishMessage").and_then(Json::as_str) {
+        Some(why) => Fault::seen(what, why),
+        None => Fault::invalid(what),
+    })
 }
 
 fn usage(usage: &Json) -> Option<Usage> {
@@ -195,7 +197,7 @@ impl Assembly for Pieces {
             return Err(Fault::Refused(event));
         }
         if !event.is_object() {
-            return Err(Fault::invalid(format!("a piece is no object: {}", start_of(&event.to_string()))));
+            return Err(Fault::seen("a piece is no object", event));
         }
         self.blocked |= event.pointer("/promptFeedback/blockReason").is_some();
         if let Some(candidate) = event.pointer_mut("/candidates/0") {

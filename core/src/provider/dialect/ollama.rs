@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value as Json, json};
 
-use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, set, start_of, text_at};
+use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, set, text_at};
 use crate::message::{AgentMessage, MessageRole, ModelReply, RawToolCall, Usage};
 use crate::provider::{ModelRequest, Output, ToolSpec};
 use crate::value::Value;
@@ -50,8 +50,11 @@ pub(super) fn body(wire: &Wire, request: &ModelRequest) -> Json {
     body
 }
 
+/// The window that goes out; a `num_ctx` in `extra` has the last word there.
 fn window(wire: &Wire) -> u32 {
-    wire.context_size.unwrap_or(DEFAULT_WINDOW)
+    let options = wire.params.extra.get("options").and_then(Value::as_map);
+    let passed = options.and_then(|options| options.get("num_ctx")).and_then(Value::as_int);
+    passed.and_then(|window| u32::try_from(window).ok()).or(wire.context_size).unwrap_or(DEFAULT_WINDOW)
 }
 
 fn message(message: &AgentMessage, names: &HashMap<&str, &str>) -> Json {
@@ -87,7 +90,7 @@ fn tool(tool: &ToolSpec) -> Json {
 /// A whole reply to that request, which it is measured against: a prompt that does not fit is cut in silence.
 pub(super) fn read(wire: &Wire, request: &ModelRequest, body: &Json) -> Result<ModelReply, Fault> {
     let Some(message) = body.get("message").filter(|message| message.is_object()) else {
-        return Err(Fault::invalid(format!("the reply has no `message`: {}", start_of(&body.to_string()))));
+        return Err(Fault::seen("the reply has no `message`", body.clone()));
     };
     if body.get("done") == Some(&Json::Bool(false)) {
         return Err(Fault::invalid("the reply is not complete"));
@@ -153,7 +156,7 @@ impl Assembly for Pieces {
             return Err(Fault::Refused(event));
         }
         if !event.is_object() {
-            return Err(Fault::invalid(format!("a piece is no object: {}", start_of(&event.to_string()))));
+            return Err(Fault::seen("a piece is no object", event));
         }
         if let Some(message) = event.get_mut("message") {
             show.reasoning(message.get("thinking").and_then(Json::as_str).unwrap_or_default());

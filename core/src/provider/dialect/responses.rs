@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
 
-use super::{Assembly, Fault, Show, Wire, append, is_closed, json_of, number_at, set, start_of, text_at};
+use super::{Assembly, Fault, Show, Wire, append, is_closed, json_of, number_at, set, text_at};
 use crate::message::{AgentMessage, MessageRole, ModelReply, RawToolCall, Usage};
 use crate::provider::{ModelRequest, Output, ToolSpec};
 use crate::value::Value;
@@ -88,7 +88,7 @@ pub(super) fn read(body: &Json) -> Result<ModelReply, Fault> {
         return Err(Fault::Refused(json!({"error": body.get("error")})));
     }
     let Some(items) = body.get("output").and_then(Json::as_array) else {
-        return Err(Fault::invalid(format!("the reply has no `output`: {}", start_of(&body.to_string()))));
+        return Err(Fault::seen("the reply has no `output`", body.clone()));
     };
     let (mut content, mut refusal, mut tool_calls) = (None::<String>, String::new(), Vec::new());
     for item in items {
@@ -114,7 +114,7 @@ pub(super) fn read(body: &Json) -> Result<ModelReply, Fault> {
     let reason = body.pointer("/incomplete_details/reason").and_then(Json::as_str);
     if tool_calls.is_empty() && content.as_deref().is_none_or(|text| text.trim().is_empty()) {
         if !refusal.is_empty() {
-            return Err(Fault::invalid(format!("the model refused: {}", start_of(&refusal))));
+            return Err(Fault::seen("the model refused", refusal));
         }
         if reason == Some("content_filter") {
             return Err(Fault::invalid("the server's content filter left nothing of the reply"));
@@ -183,7 +183,7 @@ impl Assembly for Pieces {
             // Beginnings, repetitions, and what this version does not know.
             Some(_) => {}
             None if event.get("error").is_some() => return Err(Fault::Refused(event)),
-            None => return Err(Fault::invalid(format!("a piece has no type: {}", start_of(&event.to_string())))),
+            None => return Err(Fault::seen("a piece has no type", event)),
         }
         Ok(false)
     }
