@@ -472,6 +472,7 @@ impl<'a> Attempts<'a> {
         match next {
             Some(wait) if !hopeless && wait < call.left() => {
                 self.unanswered.push((model.to_owned(), error));
+                let wait = if call.agent.0.settings.provider.waits() { wait } else { Duration::ZERO };
                 call.agent.runtime().waits().pause(wait, &call.trace.cancel).await;
                 if call.trace.cancel.is_cancelled() { Some(Input::Cancelled { raw_hash: None }) } else { None }
             }
