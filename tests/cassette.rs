@@ -2,17 +2,20 @@
 //! with a file is told with its line.
 
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cadenza_core::agent::Agent;
+use cadenza_core::cancel::CancelToken;
 use cadenza_core::outcome::{ErrorType, Outcome};
 use cadenza_core::provider::cassette::CassetteError;
 use cadenza_core::provider::targets::Targets;
 use cadenza_core::provider::{
-    Cassette, ModelReply, ModelSpec, Provider, ProviderError, ProviderErrorClass, Scripted, Secret, Usage,
+    Cassette, ModelReply, ModelRequest, ModelSpec, Provider, ProviderError, ProviderErrorClass, ReplyFuture, Scripted,
+    Secret, Usage, Waits,
 };
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::Options;
@@ -200,21 +203,166 @@ fn equal_requests_are_answered_in_their_order() {
     assert_eq!(values(&replayed(&path)), [0, 1, 2, 3].map(Value::from));
 }
 
+/// A wait that costs no time.
+#[derive(Debug)]
+struct NoTime;
+
+impl Waits for NoTime {
+    fn pause<'a>(&'a self, _: Duration, _: &'a CancelToken) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async {})
+    }
+}
+
+/// A model that fails so many times, then answers; its replies are read with its own profile.
+fn failing(name: &str, class: ProviderErrorClass, times: i64) -> Arc<dyn Provider> {
+    let asked = AtomicI64::new(0);
+    let respond = move |_: &_| match asked.fetch_add(1, Ordering::Relaxed) < times {
+        true => Err(ProviderError {
+            retry_after: (class == ProviderErrorClass::RateLimit).then(|| Duration::from_secs(30)),
+            ..ProviderError::new(class, "not now")
+        }),
+        false => Ok(ModelReply { usage: Some(Usage { input: 9, ..Usage::default() }), ..ModelReply::text("return 7") }),
+    };
+    Arc::new(Scripted::respond(respond).named(name))
+}
+
+/// What one call of this model was, and what it is when it is played: value or error, attempts, entries of the accounting.
+fn recorded_and_played(path: &Path, model: Arc<dyn Provider>) -> [(String, String); 2] {
+    let mut options = Options::from_map(&map([("record", path_text(path))])).unwrap();
+    options.model = Some(model.into());
+    let recording = Runtime::builder().options(options).waits(Arc::new(NoTime)).build().unwrap();
+    let facts = |runtime: Runtime| {
+        let outcome = call(&agent(&runtime, "r"), "m", &[]);
+        let metadata = outcome.metadata.as_ref().unwrap();
+        let entries = metadata.accounting.iter();
+        let entries: Vec<_> = entries
+            .map(|entry| (&*entry.target, entry.error.clone(), entry.usage, entry.actual_model.clone()))
+            .collect();
+        let facts = (&outcome.result, metadata.attempts, metadata.note.as_deref(), runtime.model().clone(), entries);
+        let usage: Vec<_> =
+            runtime.usage().into_iter().map(|(name, used)| (name, used.requests, used.failed)).collect();
+        (format!("{facts:?}"), format!("{usage:?}"))
+    };
+    [facts(recording), facts(replayed(path))]
+}
+
 #[test]
-fn every_target_of_a_list_is_recorded() {
+fn a_list_is_played_target_by_target() {
+    use ProviderErrorClass::{ContextOverflow, ModelError, Network, RateLimit};
+
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("targets.jsonl");
-    let refuse = Scripted::respond(|_| Err(ProviderError::new(ProviderErrorClass::Network, "no route"))).named("a:one");
-    let answer = Scripted::program("return 7").named("b:two");
-    let targets = Targets::new(vec![Arc::new(refuse), Arc::new(answer)], 2).unwrap();
-    let recording = runtime(Arc::new(targets) as Arc<dyn Provider>, [("record", path_text(&path))]);
-    assert_eq!(call(&agent(&recording, "r"), "m", &[]).value(), &7.into());
-    let text = std::fs::read_to_string(&path).unwrap();
-    assert!(text.contains("\"model\":\"a:one\"") && text.contains("\"class\":\"network\""), "{text}");
-    assert!(text.contains("\"model\":\"b:two\""), "{text}");
-    let playing = replayed(&path);
-    assert_eq!(call(&agent(&playing, "r"), "m", &[]).value(), &7.into());
-    assert_eq!(&**playing.model(), format!("cassette:{}", path.display()));
+    let began = Instant::now();
+    for (number, class) in [Network, ModelError, ContextOverflow, RateLimit].into_iter().enumerate() {
+        let path = folder.path().join(format!("{number}.jsonl"));
+        // The second name twice: two keys of one model.
+        let targets = vec![
+            failing("a:one", class, 9),
+            failing("b:two", class, 9),
+            failing("b:two", Network, 9),
+            failing("c", class, 0),
+        ];
+        let list: Arc<dyn Provider> = Arc::new(Targets::new(targets, 4).unwrap());
+        let [recorded, played] = recorded_and_played(&path, list);
+        assert!(recorded.0.contains("Ok(Int(7)), 4, Some(\"answered by c after a:one"), "{recorded:?}");
+        assert_eq!(played, recorded);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches(r#","targets":["a:one","b:two","b:two","c"],"#).count(), 4, "{text}");
+        // Nobody answers: the same words.
+        let path = folder.path().join(format!("{number}-fails.jsonl"));
+        let list = Targets::new(vec![failing("a:one", class, 9), failing("b:two", class, 9)], 2).unwrap();
+        let [recorded, played] = recorded_and_played(&path, Arc::new(list));
+        assert!(recorded.0.contains("2 attempts failed; the last: not now"), "{recorded:?}");
+        assert_eq!(played, recorded);
+    }
+    // A whole list that limits requests, and a single model that does.
+    for (name, count) in [("list", 2), ("single", 1)] {
+        let limited = |name| failing(name, RateLimit, 1);
+        let targets: Vec<_> = ["a:one", "b:two"].into_iter().take(count).map(limited).collect();
+        let model: Arc<dyn Provider> =
+            if count == 1 { limited("a:one") } else { Arc::new(Targets::new(targets, 3).unwrap()) };
+        let path = folder.path().join(format!("{name}.jsonl"));
+        let mut options = Options::from_map(&map([("record", path_text(&path))])).unwrap();
+        options.max_generation_attempts = Some(3);
+        options.model = Some(model.into());
+        let recording = Runtime::builder().options(options).waits(Arc::new(NoTime)).build().unwrap();
+        let check = |runtime: Runtime| {
+            let outcome = call(&agent(&runtime, "r"), "m", &[]);
+            assert_eq!((outcome.value(), outcome.metadata.as_ref().unwrap().attempts), (&7.into(), count as u32 + 1));
+        };
+        check(recording);
+        check(runtime(format!("cassette:{}", path.display()).as_str(), [("max_generation_attempts", 3.into())]));
+    }
+    assert!(began.elapsed() < Duration::from_secs(25), "a recorded wait of 30 s is not waited for again");
+}
+
+#[test]
+fn a_list_is_read_with_its_own_profile() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("profiles.jsonl");
+    let text = |name: &str| failing(name, ProviderErrorClass::Network, 1);
+    let tool = Arc::new(Profiled(failing("b", ProviderErrorClass::Network, 0)));
+    let list = Targets::new(vec![text("a"), tool], 2).unwrap();
+    let [recorded, played] = recorded_and_played(&path, Arc::new(list));
+    assert!(recorded.0.starts_with("(Ok(Int(7)), 2"), "{recorded:?}");
+    assert_eq!(played, recorded);
+}
+
+/// A model whose replies are text.
+#[derive(Debug)]
+struct Profiled(Arc<dyn Provider>);
+
+impl Provider for Profiled {
+    fn model(&self) -> &str {
+        self.0.model()
+    }
+
+    fn profile(&self) -> &str {
+        "text"
+    }
+
+    fn complete<'a>(&'a self, request: &'a ModelRequest, cancel: &'a CancelToken) -> ReplyFuture<'a> {
+        self.0.complete(request, cancel)
+    }
+}
+
+#[test]
+fn a_file_is_opened_without_reading_it_and_has_each_prompt_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("long.jsonl");
+    let prompts = |path: &Path| std::fs::read_to_string(path).unwrap().matches("You write the program behind").count();
+    // One after the other: the prompt was written by a runtime that is gone.
+    for number in 0..3 {
+        call(&agent(&runtime(model(), [("record", path_text(&path))]), "clerk"), "echo", &[number.into()]);
+    }
+    assert_eq!(prompts(&path), 1);
+    // And several at once, of one runtime.
+    let plain = runtime(model(), []);
+    let record = || Options::from_map(&map([("record", path_text(&path))])).unwrap();
+    let agents: Vec<Agent> = (0..3).map(|_| plain.agent("clerk", record()).unwrap()).collect();
+    agents.iter().for_each(|agent| assert!(call(agent, "echo", &[9.into()]).ok()));
+    assert_eq!(prompts(&path), 1);
+    assert_eq!(std::fs::read_to_string(&path).unwrap().matches("{\"request\":").count(), 6);
+    drop(agents);
+
+    let mut text = std::fs::read_to_string(&path).unwrap();
+    let line = text.lines().find(|line| line.starts_with("{\"request\":")).unwrap().to_owned() + "\n";
+    text.push_str(&line.repeat((8 << 20) / line.len()));
+    std::fs::write(&path, &text).unwrap();
+    let began = Instant::now();
+    for _ in 0..100 {
+        plain.agent("clerk", record()).unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?} for 100 agents", began.elapsed());
+
+    // Another file of that name, and the same one emptied, begin anew.
+    let kept = plain.agent("clerk", record()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    for number in 0..2 {
+        call(&plain.agent("clerk", record()).unwrap(), "echo", &[number.into()]);
+        assert_eq!((prompts(&path), std::fs::read_to_string(&path).unwrap().matches("{\"cassette\":").count()), (1, 1));
+        std::fs::write(&path, "").unwrap();
+    }
+    drop(kept);
 }
 
 #[test]
@@ -270,6 +418,8 @@ fn a_file_that_is_no_cassette_is_refused_with_its_line() {
     let head = "{\"cassette\":1,\"cadenza\":\"0.1.0\"}\n";
     let one = r#"{"request":"0123456789abcdef","role":"r","method":"m","attempt":1,"language":"lua","model":"x","profile":"program","system":"s","user":"u","messages":[],"reply":{"content":"return 1"}}"#;
     let other = one.replace("\"profile\":\"program\"", "\"profile\":\"strict\"");
+    let listed = one.replace("\"system\"", "\"targets\":[\"x\",\"y\"],\"system\"");
+    let no_list = one.replace("\"system\"", "\"targets\":[\"x\",5],\"system\"");
     let cases: Vec<(Vec<u8>, usize, &str)> = vec![
         (b"{\"cassette\":2}\n".to_vec(), 1, "a cassette of version 2; this version of cadenza reads version 1"),
         (b"{\"call_id\":\"x\"}\n".to_vec(), 1, "no cassette"),
@@ -292,7 +442,17 @@ fn a_file_that_is_no_cassette_is_refused_with_its_line() {
             2,
             "unknown error class `odd`",
         ),
-        (format!("{head}{one}\n{other}\n").into_bytes(), 3, "recorded with the profile strict, line 2 with program"),
+        (
+            format!("{head}{one}\n{other}\n").into_bytes(),
+            3,
+            "recorded with the profile strict, line 2 with the profile program",
+        ),
+        (
+            format!("{head}{one}\n{listed}\n").into_bytes(),
+            3,
+            "recorded with the models x, y, line 2 with a single model; record each in a file of its own",
+        ),
+        (format!("{head}{no_list}\n").into_bytes(), 2, "`targets` is not a list of texts"),
         ([head.as_bytes(), b"\xff\xfe\n"].concat(), 2, "not UTF-8"),
     ];
     for (bytes, line, why) in cases {

@@ -281,6 +281,49 @@ fn a_model_is_named_by_its_path_and_asked() {
     flaw(&reply, &tools).unwrap();
 }
 
+/// S18: what a local model has no use for is named with every reply; null asks for nothing.
+#[test]
+fn s18_what_means_nothing_to_a_local_model_is_named() {
+    let path = model(0, Tokenizer::Pieces);
+    let omitted = |params: Params| {
+        let options = TargetOptions { context_size: Some(512), threads: Some(1), params, ..TargetOptions::default() };
+        let spec = ModelSpec::Name(format!("llama:{}", path.display()));
+        let provider = resolve(&spec, &ModelSettings { options, ..ModelSettings::default() }).unwrap().provider;
+        let tools = [execute_program()];
+        complete(&*provider, &ModelRequest { max_output_tokens: Some(20), ..request(&tools) }).unwrap().omitted
+    };
+    let extra = |value| BTreeMap::from([("mirostat".to_owned(), value)]).into();
+    let all = Params {
+        reasoning_effort: Some(Some("high".to_owned())),
+        extended_thinking: Some(Some(1_024)),
+        extra: extra(Some(1.into())),
+        force_params: Some(true),
+        ..Params::default()
+    };
+    assert_eq!(omitted(all), ["reasoning_effort", "extended_thinking", "extra", "force_params"]);
+    let nothing = Params {
+        reasoning_effort: Some(None),
+        extended_thinking: Some(None),
+        extra: extra(None),
+        force_params: Some(false),
+        temperature: Some(Some(0.5)),
+        ..Params::default()
+    };
+    assert_eq!(omitted(nothing), Vec::<&str>::new());
+}
+
+/// The setting and the request both bound a reply: the smaller one counts.
+#[test]
+fn a_reply_keeps_to_the_smaller_of_two_bounds() {
+    let path = model(0, Tokenizer::Pieces);
+    for (set, asked, most) in [(12, Some(400), 12), (400, Some(12), 12), (12, None, 12)] {
+        let provider = Llama::new(LlamaSettings { max_output_tokens: set, gated: false, ..settings(&path) }).unwrap();
+        let reply = complete(&provider, &ModelRequest { max_output_tokens: asked, ..request(&[]) }).unwrap();
+        let written = reply.usage.unwrap().output;
+        assert!(written <= most, "{written} tokens of {set} and {asked:?}");
+    }
+}
+
 #[test]
 fn the_fingerprint_knows_the_weights_and_the_window_and_not_the_path() {
     let fingerprint = |settings: LlamaSettings| Llama::new(settings).unwrap().fingerprint().to_owned();
@@ -320,7 +363,8 @@ fn the_same_question_has_the_same_reply() {
 fn at_every_limit_the_call_is_whole() {
     let tools = [tool("rich", RICH)];
     for tokenizer in [Tokenizer::Pieces, Tokenizer::Merges] {
-        let provider = Llama::new(LlamaSettings { temperature: 1.0, ..settings(&model(1, tokenizer)) }).unwrap();
+        let wide = LlamaSettings { temperature: 1.0, max_output_tokens: 140, ..settings(&model(1, tokenizer)) };
+        let provider = Llama::new(wide).unwrap();
         let ask = |limit| complete(&provider, &ModelRequest { max_output_tokens: Some(limit), ..request(&tools) });
         let mut least = None;
         for limit in 0..140 {

@@ -19,6 +19,9 @@ use cadenza_core::runtime::options::Options;
 use cadenza_core::schema::Schema;
 use cadenza_core::value::{Map, Value};
 use parking_lot::Mutex;
+use tracing::field::Field;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Subscriber};
 
 /// What one request of a target is answered with.
 #[derive(Clone)]
@@ -277,12 +280,62 @@ fn sc_3_15_to_3_20_the_next_target_without_a_wait() {
         // SC-4.12: the accounting shows it.
         let seen: Vec<_> = metadata.accounting.iter().map(|entry| (&*entry.target, entry.error.is_some())).collect();
         assert_eq!(seen, [("A", true), ("B", false)]);
+        assert_eq!(metadata.accounting[0].error.as_ref().unwrap().0, class.as_str());
+        // S11: so does the call as it is recorded.
+        let recorded = world.runtime.calls().pop().unwrap();
+        let failures: Vec<_> =
+            recorded.attempt_failures.iter().map(|one| (one.stage, one.error_class.as_str())).collect();
+        assert_eq!(failures, [("provider", class.as_str())]);
     }
 }
 
 #[test]
 fn sc_3_28_a_window_that_is_too_small_is_not_tried_twice() {
     assert_eq!(play(&[&[Fail(ContextOverflow, None)]], 4), ended("A", &[], "provider"));
+}
+
+/// The warnings of a thread, as their fields.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Vec::new();
+        event.record(&mut |field: &Field, value: &dyn std::fmt::Debug| fields.push(format!("{field}={value:?}")));
+        self.0.lock().push(fields.join(" "));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// SC-3.28, S11: whether or not another target answers, the rejection is told to those who watch.
+#[test]
+fn sc_3_28_a_window_that_is_too_small_is_an_event() {
+    for others in [&[][..], &[&[ONE][..]][..]] {
+        let targets = [&[&[Fail(ContextOverflow, None)][..]], others].concat();
+        let warnings = Warnings::default();
+        tracing::subscriber::with_default(warnings.clone(), || World::new(&targets, "{}").call());
+        let told = warnings.0.lock().clone();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(
+            told[0].contains("target_model=\"A\"") && told[0].contains("error_class=\"context_overflow\""),
+            "{told:?}"
+        );
+    }
 }
 
 /// SC-3.22, SC-3.24: what is no program goes to the next target, which is told what was wrong.

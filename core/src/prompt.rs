@@ -19,9 +19,6 @@ mod sections;
 
 pub use sections::{FEEDBACK, SECTIONS, Section, section_bytes, sections};
 
-/// Version of these words. Part of what a transcript's adapter entry names; raise it with every change of meaning.
-pub const PROMPT_VERSION: &str = "prompt/1";
-
 /// Most bytes of arguments that are shown.
 const MAX_ARGUMENTS_BYTES: usize = 4 << 10;
 /// Most bytes of runtime context that are shown.

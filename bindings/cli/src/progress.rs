@@ -57,6 +57,10 @@ impl Provider for Shown {
         self.inner.streams(request)
     }
 
+    fn waits(&self) -> bool {
+        self.inner.waits()
+    }
+
     fn targets(&self) -> &[Arc<dyn Provider>] {
         &self.targets
     }

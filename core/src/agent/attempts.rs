@@ -457,6 +457,14 @@ impl<'a> Attempts<'a> {
         if error.class == ProviderErrorClass::Cancelled {
             return Some(Input::Cancelled { raw_hash: None });
         }
+        if error.class == ProviderErrorClass::ContextOverflow {
+            // S11: the window of a target is a matter for whoever watches over the flow, also when the next one answers.
+            tracing::warn!(
+                target_model = model,
+                error_class = error.class.as_str(),
+                "a request is too large for a model"
+            );
+        }
         let next = self.rotation.failed(&error).filter(|_| !error.class.is_fatal() && !call.is_over());
         // The same window is too small a second time; another target's may not be (SC-3.28).
         let alone = call.agent.0.settings.provider.targets().is_empty();
@@ -464,6 +472,7 @@ impl<'a> Attempts<'a> {
         match next {
             Some(wait) if !hopeless && wait < call.left() => {
                 self.unanswered.push((model.to_owned(), error));
+                let wait = if call.agent.0.settings.provider.waits() { wait } else { Duration::ZERO };
                 call.agent.runtime().waits().pause(wait, &call.trace.cancel).await;
                 if call.trace.cancel.is_cancelled() { Some(Input::Cancelled { raw_hash: None }) } else { None }
             }

@@ -2,16 +2,17 @@
 //! without it. For tests and demos.
 //!
 //! A cassette is JSON lines: a first line with its version, then one line per request with its reply or failure; system
-//! prompts, which repeat, have lines of their own. Keys never get there: headers are no part of a request as it is known
-//! here, and every other text goes through [`secret::scrub`]. A request is found again by a digest of what it says, not of
-//! when it was said; equal requests are answered in the order in which they were recorded.
+//! prompts, which repeat, have lines of their own. A request to a target of a list names the whole list, so that attempts
+//! go round in it again. Keys never get there: headers are no part of a request as it is known here, and every other text
+//! goes through [`secret::scrub`]. A request is found again by a digest of what it says, not of when it was said; equal
+//! requests are answered in the order in which they were recorded.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -23,6 +24,7 @@ use super::{
     Usage,
 };
 use crate::cancel::CancelToken;
+use crate::fork::PerProcess;
 use crate::outcome::ProgramSource;
 use crate::value::{Map, Value, write_json_string};
 
@@ -31,6 +33,9 @@ const VERSION: i64 = 1;
 
 /// What the names, and the fingerprints, of replayed models begin with.
 const FINGERPRINT: &str = "cassette:";
+
+/// Most bytes that are read of a first line.
+const HEAD_BYTES: u64 = 4 << 10;
 
 /// Bytes of a line of a prompt in a message.
 const SHOWN_BYTES: usize = 80;
@@ -46,8 +51,7 @@ impl Cassette {
         if inner.fingerprint().starts_with(FINGERPRINT) {
             return Err(CassetteError::Replayed { path: path.to_owned() });
         }
-        let tape = Arc::new(Tape::open(path)?);
-        Ok(Arc::new(Recorder::new(inner, &tape)))
+        Ok(Arc::new(Recorder::new(inner, Tape::open(path)?)))
     }
 
     /// A provider that answers from the file, and asks nobody.
@@ -61,59 +65,82 @@ pub fn is_named_by(model: &ModelSpec) -> bool {
     matches!(model, ModelSpec::Name(name) | ModelSpec::Target { name, .. } if name.trim_start().starts_with(FINGERPRINT))
 }
 
-/// A file that is being recorded.
+/// A file that is being recorded, by everyone in this process who does.
 #[derive(Debug)]
 struct Tape {
     path: PathBuf,
-    open: Mutex<Open>,
+    file: Mutex<File>,
+    prompts: Prompts,
 }
 
-#[derive(Debug)]
-struct Open {
-    file: File,
-    /// Digests of the system prompts that this tape wrote down.
-    prompts: BTreeSet<String>,
+/// Digests of the system prompts that this process wrote to a file.
+type Prompts = Arc<Mutex<BTreeSet<String>>>;
+
+/// Device and number of a file.
+type Number = (u64, u64);
+
+/// What this process knows of a file that it records to, or did. Its prompts stay known: runtimes come and go.
+#[derive(Default)]
+struct Known {
+    number: Option<Number>,
+    tape: Weak<Tape>,
+    prompts: Prompts,
 }
 
 impl Tape {
-    fn open(path: &Path) -> Result<Self, CassetteError> {
+    /// The tape of this file. Reads no more than its first line, however long the file is.
+    fn open(path: &Path) -> Result<Arc<Self>, CassetteError> {
+        static KNOWN: LazyLock<PerProcess<Mutex<BTreeMap<PathBuf, Known>>>> = LazyLock::new(PerProcess::default);
         let unusable = |error: io::Error| CassetteError::Unusable { path: path.to_owned(), why: error.to_string() };
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(unusable)?;
-        let begun = locked(&mut file, |file| {
+        let head = locked(&mut file, |file| {
             mend(file)?;
-            let mut text = Vec::new();
             file.seek(SeekFrom::Start(0))?;
-            file.read_to_end(&mut text)?;
-            if text.is_empty() {
+            let mut head = Vec::new();
+            BufReader::new(&mut *file).take(HEAD_BYTES).read_until(b'\n', &mut head)?;
+            if head.is_empty() {
                 let cadenza = env!("CARGO_PKG_VERSION");
                 file.write_all(format!("{{\"cassette\":{VERSION},\"cadenza\":\"{cadenza}\"}}\n").as_bytes())?;
             }
-            Ok(text)
+            Ok(head)
         });
+        let head = head.map_err(unusable)?;
         // Whatever lies there has to be a cassette that this version can go on with.
-        Parsed::read(path, &begun.map_err(unusable)?)?;
-        Ok(Self { path: path.to_owned(), open: Mutex::new(Open { file, prompts: BTreeSet::new() }) })
+        Parsed::read(path, &head)?;
+        let number = number(&file.metadata().map_err(unusable)?);
+        let mut all = KNOWN.get().lock();
+        let known = all.entry(path.canonicalize().map_err(unusable)?).or_default();
+        // Another file of that name, or one that somebody emptied, has none of the prompts.
+        if known.number != number || head.is_empty() {
+            *known = Known { number, ..Known::default() };
+        }
+        if let Some(tape) = known.tape.upgrade() {
+            return Ok(tape);
+        }
+        let tape = Arc::new(Self { path: path.to_owned(), file: Mutex::new(file), prompts: known.prompts.clone() });
+        known.tape = Arc::downgrade(&tape);
+        Ok(tape)
     }
 
     /// Adds one exchange, whole or not at all.
-    fn add(&self, model: &str, profile: &str, asked: &Asked, answer: &Answer) -> Result<(), ProviderError> {
-        let mut open = self.open.lock();
+    fn add(&self, of: &Answerer<'_>, asked: &Asked, answer: &Answer) -> Result<(), ProviderError> {
+        let (mut file, mut prompts) = (self.file.lock(), self.prompts.lock());
         let mut lines = String::new();
-        if !open.prompts.contains(&asked.system_digest) {
+        if !prompts.contains(&asked.system_digest) {
             lines.push_str("{\"prompt\":");
             write_json_string(&asked.system_digest, &mut lines);
             lines.push_str(",\"text\":");
             write_json_string(&asked.system, &mut lines);
             lines.push_str("}\n");
         }
-        write_exchange(model, profile, asked, answer, &mut lines);
-        let written = locked(&mut open.file, |file| {
+        write_exchange(of, asked, answer, &mut lines);
+        let written = locked(&mut file, |file| {
             mend(file)?;
             file.write_all(lines.as_bytes())
         });
         match written {
             Ok(()) => {
-                open.prompts.insert(asked.system_digest.clone());
+                prompts.insert(asked.system_digest.clone());
                 Ok(())
             }
             Err(error) => Err(ProviderError::new(
@@ -122,6 +149,18 @@ impl Tape {
             )),
         }
     }
+}
+
+#[cfg(unix)]
+fn number(found: &std::fs::Metadata) -> Option<Number> {
+    use std::os::unix::fs::MetadataExt as _;
+
+    Some((found.dev(), found.ino()))
+}
+
+#[cfg(not(unix))]
+fn number(_found: &std::fs::Metadata) -> Option<Number> {
+    None
 }
 
 /// Works on the file while no other process does.
@@ -157,12 +196,22 @@ struct Recorder {
     inner: Arc<dyn Provider>,
     tape: Arc<Tape>,
     targets: Vec<Arc<dyn Provider>>,
+    /// The names of the list that it is, or that it is a target of; empty for a model of its own.
+    list: Arc<[String]>,
+    /// The profile that its replies are read with: a target's are read with its list's.
+    read_with: String,
 }
 
 impl Recorder {
-    fn new(inner: Arc<dyn Provider>, tape: &Arc<Tape>) -> Self {
-        let wrap = |target: &Arc<dyn Provider>| Arc::new(Self::new(target.clone(), tape)) as Arc<dyn Provider>;
-        Self { targets: inner.targets().iter().map(wrap).collect(), inner, tape: tape.clone() }
+    fn new(inner: Arc<dyn Provider>, tape: Arc<Tape>) -> Self {
+        let list: Arc<[String]> = inner.targets().iter().map(|target| target.model().to_owned()).collect();
+        let read_with = inner.profile().to_owned();
+        let target = |target: &Arc<dyn Provider>| -> Arc<dyn Provider> {
+            let (inner, tape, list) = (target.clone(), tape.clone(), list.clone());
+            Arc::new(Self { inner, tape, targets: Vec::new(), list, read_with: read_with.clone() })
+        };
+        let targets = inner.targets().iter().map(target).collect();
+        Self { inner, tape, targets, list, read_with }
     }
 }
 
@@ -183,6 +232,10 @@ impl Provider for Recorder {
         self.inner.ready()
     }
 
+    fn waits(&self) -> bool {
+        self.inner.waits()
+    }
+
     fn streams(&self, request: &ModelRequest) -> bool {
         self.inner.streams(request)
     }
@@ -195,7 +248,8 @@ impl Provider for Recorder {
         Box::pin(async move {
             let answer = self.inner.complete(request, cancel).await;
             if !matches!(&answer, Err(error) if error.class == ProviderErrorClass::Cancelled) {
-                self.tape.add(self.model(), self.profile(), &Asked::of(request), &answer)?;
+                let of = Answerer { model: self.model(), profile: &self.read_with, list: &self.list };
+                self.tape.add(&of, &Asked::of(request), &answer)?;
             }
             answer
         })
@@ -204,6 +258,13 @@ impl Provider for Recorder {
 
 /// What came of a request.
 type Answer = Result<ModelReply, ProviderError>;
+
+/// Whose answer it is.
+struct Answerer<'a> {
+    model: &'a str,
+    profile: &'a str,
+    list: &'a [String],
+}
 
 /// What a request says, without secrets.
 struct Asked {
@@ -344,15 +405,23 @@ impl<'a> Line<'a> {
     }
 }
 
-fn write_exchange(model: &str, profile: &str, asked: &Asked, answer: &Answer, out: &mut String) {
+fn write_exchange(of: &Answerer<'_>, asked: &Asked, answer: &Answer, out: &mut String) {
     let mut line = Line::begin(out);
     line.text("request", &asked.digest);
     line.text("role", &asked.role);
     line.text("method", &asked.method);
     line.number("attempt", asked.attempt.into());
     line.text("language", asked.language);
-    line.text("model", model);
-    line.text("profile", profile);
+    line.text("model", of.model);
+    line.text("profile", of.profile);
+    if !of.list.is_empty() {
+        let targets = line.name("targets");
+        for (index, name) in of.list.iter().enumerate() {
+            targets.push(if index == 0 { '[' } else { ',' });
+            write_json_string(&scrub(name), targets);
+        }
+        targets.push(']');
+    }
     line.text("system", &asked.system_digest);
     line.text("user", &asked.user);
     let messages = line.name("messages");
@@ -428,6 +497,7 @@ struct Exchange {
     attempt: u64,
     model: String,
     profile: String,
+    targets: Vec<String>,
     system: String,
     user: String,
     answer: Answer,
@@ -486,7 +556,14 @@ fn maybe(map: &Map, name: &str) -> Result<Option<String>, String> {
     }
 }
 
-fn number(map: &Map, name: &str) -> Result<u64, String> {
+/// The texts of a list; none where there is no list.
+fn names(map: &Map, name: &str) -> Result<Vec<String>, String> {
+    let Some(list) = map.get(name) else { return Ok(Vec::new()) };
+    let texts = list.as_list().and_then(|list| list.iter().map(|one| one.as_str().map(str::to_owned)).collect());
+    texts.ok_or_else(|| format!("`{name}` is not a list of texts"))
+}
+
+fn count(map: &Map, name: &str) -> Result<u64, String> {
     let found = map.get(name).and_then(Value::as_int).and_then(|number| u64::try_from(number).ok());
     found.ok_or_else(|| format!("`{name}` is not a whole number"))
 }
@@ -503,13 +580,22 @@ impl Exchange {
             digest: text(map, "request")?,
             role: text(map, "role")?,
             method: text(map, "method")?,
-            attempt: number(map, "attempt")?,
+            attempt: count(map, "attempt")?,
             model: text(map, "model")?,
             profile: text(map, "profile")?,
+            targets: names(map, "targets")?,
             system: text(map, "system")?,
             user: text(map, "user")?,
             answer,
         })
+    }
+
+    /// Which models were to answer.
+    fn asked_of(&self) -> String {
+        if self.targets.is_empty() {
+            return "a single model".to_owned();
+        }
+        format!("the models {}", self.targets.join(", "))
     }
 
     fn named(&self) -> String {
@@ -534,11 +620,11 @@ fn read_reply(map: &Map) -> Result<ModelReply, String> {
         Some(usage) => {
             let usage = usage.as_map().ok_or("`usage` is not an object")?;
             Some(Usage {
-                input: number(usage, "input")?,
-                cached: number(usage, "cached")?,
-                output: number(usage, "output")?,
-                cache_write: number(usage, "cache_write")?,
-                reasoning: number(usage, "reasoning")?,
+                input: count(usage, "input")?,
+                cached: count(usage, "cached")?,
+                output: count(usage, "output")?,
+                cache_write: count(usage, "cache_write")?,
+                reasoning: count(usage, "reasoning")?,
             })
         }
     };
@@ -582,15 +668,21 @@ fn read_error(map: &Map) -> Result<ProviderError, String> {
     let mut error =
         ProviderError::new(class.ok_or_else(|| format!("unknown error class `{name}`"))?, text(map, "message")?);
     if map.contains_key("retry_after_ms") {
-        error.retry_after = Some(Duration::from_millis(number(map, "retry_after_ms")?));
+        error.retry_after = Some(Duration::from_millis(count(map, "retry_after_ms")?));
     }
     Ok(error)
 }
 
-/// Answers from a cassette.
+/// Answers from a cassette: as the model of all of it, or as one target of the list that was recorded.
 struct Player {
-    path: PathBuf,
+    reel: Arc<Reel>,
     model: String,
+    targets: Vec<Arc<dyn Provider>>,
+}
+
+/// What is played.
+struct Reel {
+    path: PathBuf,
     profile: String,
     fingerprint: String,
     exchanges: Vec<Exchange>,
@@ -606,28 +698,44 @@ impl Player {
         let Some(first) = exchanges.first() else {
             return Err(CassetteError::Empty { path: path.to_owned() });
         };
-        if let Some(other) = exchanges.iter().find(|exchange| exchange.profile != first.profile) {
-            let why = format!(
-                "recorded with the profile {}, line {} with {}; record each in a file of its own",
-                other.profile, first.line, first.profile
-            );
-            return Err(CassetteError::Line { path: path.to_owned(), line: other.line, why });
+        // Every call of a runtime has the same profile, and goes round in the same list.
+        let differs = |words: fn(&Exchange) -> String| {
+            let other = exchanges.iter().find(|exchange| words(exchange) != words(first))?;
+            let (now, before) = (words(other), words(first));
+            let why =
+                format!("recorded with {now}, line {} with {before}; record each in a file of its own", first.line);
+            Some(CassetteError::Line { path: path.to_owned(), line: other.line, why })
+        };
+        let by_profile = differs(|exchange| format!("the profile {}", exchange.profile));
+        let by_targets = || differs(Exchange::asked_of);
+        if let Some(error) = by_profile.or_else(by_targets) {
+            return Err(error);
         }
+        let names = first.targets.clone();
         let same_model = exchanges.iter().all(|exchange| exchange.model == first.model);
+        let model = match (&*names, same_model) {
+            ([], true) => first.model.clone(),
+            ([], false) => format!("{FINGERPRINT}{}", path.display()),
+            (names, _) => names.join(","),
+        };
         let mut left: BTreeMap<String, VecDeque<usize>> = BTreeMap::new();
         for (index, exchange) in exchanges.iter().enumerate() {
             left.entry(exchange.digest.clone()).or_default().push_back(index);
         }
-        Ok(Self {
+        let reel = Arc::new(Reel {
             path: path.to_owned(),
-            model: if same_model { first.model.clone() } else { format!("cassette:{}", path.display()) },
             profile: first.profile.clone(),
             fingerprint: format!("{FINGERPRINT}{}", hex(&Sha256::digest(&bytes))),
             exchanges,
             left: Mutex::new(left),
-        })
+        });
+        let target = |model| -> Arc<dyn Provider> { Arc::new(Self { reel: reel.clone(), model, targets: Vec::new() }) };
+        let targets = names.into_iter().map(target).collect();
+        Ok(Self { reel, model, targets })
     }
+}
 
+impl Reel {
     fn play(&self, request: &ModelRequest) -> Answer {
         let asked = Asked::of(request);
         let next = self.left.lock().get_mut(&asked.digest).and_then(VecDeque::pop_front);
@@ -682,7 +790,7 @@ fn first_difference<'a>(recorded: &'a str, now: &'a str) -> Option<(&'a str, &'a
 
 impl std::fmt::Debug for Player {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Cassette({}, {} exchanges)", self.path.display(), self.exchanges.len())
+        write!(formatter, "Cassette({}, {} exchanges)", self.reel.path.display(), self.reel.exchanges.len())
     }
 }
 
@@ -692,16 +800,25 @@ impl Provider for Player {
     }
 
     fn profile(&self) -> &str {
-        &self.profile
+        &self.reel.profile
     }
 
     fn fingerprint(&self) -> &str {
-        &self.fingerprint
+        &self.reel.fingerprint
+    }
+
+    /// What was waited for then is not waited for again.
+    fn waits(&self) -> bool {
+        false
+    }
+
+    fn targets(&self) -> &[Arc<dyn Provider>] {
+        &self.targets
     }
 
     fn complete<'a>(&'a self, request: &'a ModelRequest, _cancel: &'a CancelToken) -> ReplyFuture<'a> {
         Box::pin(async move {
-            let answer = self.play(request);
+            let answer = self.reel.play(request);
             if let (Some(pieces), Ok(reply)) = (&request.pieces, &answer) {
                 pieces.put(Piece::Text(reply.content.as_deref().unwrap_or_default()));
                 reply.tool_calls.iter().for_each(|call| pieces.put(Piece::Arguments(&call.arguments)));

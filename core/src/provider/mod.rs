@@ -294,6 +294,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether its rate limits are waited for. Not when nobody stands behind them, as in a recording.
+    fn waits(&self) -> bool {
+        true
+    }
+
     /// Its targets, when it is a list of several; asked in turn by the call's attempts (SC-3.10 to 3.26).
     fn targets(&self) -> &[Arc<dyn Provider>] {
         &[]

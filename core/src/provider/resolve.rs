@@ -608,6 +608,13 @@ fn llama(name: &str, options: TargetOptions) -> Result<Arc<dyn Provider>, Resolv
     let home = || dirs::home_dir().map(|home| home.join(name.trim_start_matches("~/")));
     let path = if name.starts_with("~/") { home().unwrap_or_else(|| name.into()) } else { name.into() };
     let TargetOptions { context_size, threads, gpu_layers, params, .. } = options;
+    // S18: what is not done is said.
+    let without_effect = [
+        ("reasoning_effort", matches!(params.reasoning_effort, Some(Some(_)))),
+        ("extended_thinking", params.extended_thinking.flatten().is_some()),
+        ("extra", params.extra.iter().any(|(_, value)| value.is_some())),
+        ("force_params", params.force_params == Some(true)),
+    ];
     let given = LlamaSettings {
         name: format!("llama:{name}"),
         context_size,
@@ -619,6 +626,7 @@ fn llama(name: &str, options: TargetOptions) -> Result<Arc<dyn Provider>, Resolv
         seed: params.seed.flatten().unwrap_or(0),
         max_output_tokens: params.max_output_tokens.flatten().unwrap_or(DEFAULT_OUTPUT_TOKENS),
         output: options.output.unwrap_or_default(),
+        omitted: without_effect.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect(),
         ..LlamaSettings::of(path)
     };
     match Llama::new(given) {

@@ -55,7 +55,11 @@ impl Targets {
                     let wait = rotation.failed(&error);
                     failures.push((target.model().to_owned(), error));
                     match wait {
-                        Some(wait) if Instant::now() + wait < deadline => RealWaits.pause(wait, cancel).await,
+                        Some(wait) if Instant::now() + wait < deadline => {
+                            if self.waits() {
+                                RealWaits.pause(wait, cancel).await;
+                            }
+                        }
                         Some(_) | None => return Err(all_failed(failures)),
                     }
                 }
@@ -109,6 +113,11 @@ impl Provider for Targets {
 
     fn targets(&self) -> &[Arc<dyn Provider>] {
         &self.targets
+    }
+
+    /// Whoever is asked in truth is waited for.
+    fn waits(&self) -> bool {
+        self.targets.iter().any(|target| target.waits())
     }
 
     fn ready(&self) -> Result<(), ProviderError> {

@@ -60,12 +60,14 @@ pub struct LlamaSettings {
     pub top_p: f32,
     /// Above 1, what was written lately becomes less likely; 1 changes nothing.
     pub repeat_penalty: f32,
-    /// Most tokens of a reply, when the request sets no bound.
+    /// Most tokens of a reply; a request may set a smaller bound.
     pub max_output_tokens: u32,
     /// In what form a call is written: as the call, as its arguments, or as a program in a fenced block.
     pub output: Output,
     /// Whether the gate stands. Without it the model writes what it likes, as any other model does.
     pub gated: bool,
+    /// Names of what was asked for and means nothing to a local model; every reply says so (S18).
+    pub omitted: Vec<&'static str>,
 }
 
 impl LlamaSettings {
@@ -85,6 +87,7 @@ impl LlamaSettings {
             max_output_tokens: DEFAULT_OUTPUT_TOKENS,
             output: Output::Tool,
             gated: true,
+            omitted: Vec::new(),
         }
     }
 }
@@ -143,11 +146,11 @@ impl Llama {
     }
 
     fn wanted(&self, request: &ModelRequest) -> Wanted {
-        let asked = request.max_output_tokens.unwrap_or(self.settings.max_output_tokens);
+        let most = self.settings.max_output_tokens;
         Wanted {
             turns: self.turns(request),
             form: self.settings.gated.then(|| self.form(request)),
-            max_output_tokens: asked,
+            max_output_tokens: request.max_output_tokens.map_or(most, |asked| asked.min(most)),
             sampling: Sampling {
                 temperature: self.settings.temperature,
                 top_p: self.settings.top_p,
@@ -238,6 +241,7 @@ impl Llama {
             usage: Some(usage),
             stop_reason: Some(reason.into()),
             model: Some(self.settings.name.clone()),
+            omitted: self.settings.omitted.clone(),
             ..ModelReply::default()
         };
         let shape = self.shape(request);
