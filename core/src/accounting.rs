@@ -19,8 +19,8 @@ impl Cost {
     /// An amount of US dollars, rounded to whole picodollars; `None` below 0 and above 18 million.
     pub fn from_usd(usd: f64) -> Option<Self> {
         let picodollars = (usd * Self::PER_USD).round();
-        // Written so that NaN is refused; beyond 2^64 a float has no whole picodollars.
-        (picodollars >= 0.0 && picodollars < 1.8e19).then_some(Self(picodollars as u64))
+        // NaN is in no range; beyond 2^64 there are no whole picodollars.
+        (0.0..1.8e19).contains(&picodollars).then_some(Self(picodollars as u64))
     }
 
     /// The amount in US dollars.

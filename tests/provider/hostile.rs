@@ -269,8 +269,10 @@ fn keys_never_come_back() {
     }
 }
 
-/// Each recorded refusal, and the vendors whose servers say it.
-fn recorded() -> Vec<(PathBuf, Json, Vec<(Vendor, &'static str)>)> {
+/// A recorded refusal, and the vendors whose servers say it, each with a model.
+type Refused = (PathBuf, Json, Vec<(Vendor, &'static str)>);
+
+fn recorded() -> Vec<Refused> {
     let mut paths: Vec<_> = std::fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     assert!(paths.len() >= 64, "{} fixtures", paths.len());

@@ -81,7 +81,7 @@ fn anthropic(model: &str, params: &Params) -> Vec<&'static str> {
     let mut refused = vec!["repeat_penalty", "seed"];
     if version >= (4, 7) || thinks {
         refused.extend(["temperature", "top_p"]);
-    } else if version >= (4, 1) && version <= (4, 5) && params.temperature.flatten().is_some() {
+    } else if ((4, 1)..=(4, 5)).contains(&version) && params.temperature.flatten().is_some() {
         refused.push("top_p");
     }
     if version < (4, 5) {

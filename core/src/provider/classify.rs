@@ -225,9 +225,7 @@ impl Evidence {
             ProviderErrorClass::Timeout
         } else if speaks(&["unexpectedly stopped", "error was encountered while running"]) {
             ProviderErrorClass::Network
-        } else if self.has(&wrong) {
-            ProviderErrorClass::ModelError
-        } else if speaks(&["model not found", "does not exist", "unsupported"]) {
+        } else if self.has(&wrong) || speaks(&["model not found", "does not exist", "unsupported"]) {
             ProviderErrorClass::ModelError
         } else {
             ProviderErrorClass::InvalidResponse

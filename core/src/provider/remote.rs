@@ -40,7 +40,7 @@ pub struct RemoteSettings {
     /// Whose wire format it speaks.
     pub vendor: Vendor,
     /// The model's name on the wire.
-    pub model: String,
+    pub wire_name: String,
     /// Base URL, up to and without the path that the vendor gives (`/chat/completions`).
     pub base_url: String,
     /// The key; compatible and local servers may need none.
@@ -61,11 +61,16 @@ pub struct RemoteSettings {
 
 impl RemoteSettings {
     /// A model of that vendor at that address, without anything else.
-    pub fn new(vendor: Vendor, name: impl Into<String>, model: impl Into<String>, base_url: impl Into<String>) -> Self {
+    pub fn new(
+        vendor: Vendor,
+        name: impl Into<String>,
+        wire_name: impl Into<String>,
+        base_url: impl Into<String>,
+    ) -> Self {
         Self {
             name: name.into(),
             vendor,
-            model: model.into(),
+            wire_name: wire_name.into(),
             base_url: base_url.into(),
             key: None,
             headers: Vec::new(),
@@ -92,14 +97,14 @@ pub struct Remote {
 impl Remote {
     /// Checks the settings; does not connect.
     pub fn new(settings: RemoteSettings) -> Result<Self, RemoteError> {
-        let url = |streams| endpoint(&settings.base_url, &settings.vendor.path(&settings.model, streams));
+        let url = |streams| endpoint(&settings.base_url, &settings.vendor.path(&settings.wire_name, streams));
         let urls = [url(false)?, url(true)?];
         if let Some(Some(proxy)) = &settings.proxy
             && !http::is_proxy(proxy)
         {
             return Err(RemoteError::Proxy);
         }
-        let (params, omitted) = capability::admitted(settings.vendor, &settings.model, &settings.params);
+        let (params, omitted) = capability::admitted(settings.vendor, &settings.wire_name, &settings.params);
         if !omitted.is_empty() {
             tracing::warn!(
                 model = settings.name,
@@ -109,7 +114,7 @@ impl Remote {
         }
         let wire = Wire {
             vendor: settings.vendor,
-            model: settings.model.clone(),
+            model: settings.wire_name.clone(),
             output: settings.output.unwrap_or(settings.vendor.output()),
             context_size: settings.context_size,
             params,

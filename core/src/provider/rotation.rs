@@ -67,7 +67,7 @@ impl Rotation {
         if self.made >= self.attempts {
             return None;
         }
-        if self.made % self.targets != 0 {
+        if !self.made.is_multiple_of(self.targets) {
             return Some(Duration::ZERO);
         }
         let wait = if self.all_limited {

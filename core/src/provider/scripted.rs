@@ -224,10 +224,11 @@ impl Scripted {
         }
     }
 
-    fn answer(&self, request: &ModelRequest) -> Answer {
+    /// What a request is answered with; `None` for a model that never answers.
+    fn answer(&self, request: &ModelRequest) -> Option<Result<ModelReply, ProviderError>> {
         let before = self.count(&request.method);
         let played = match &self.script {
-            Script::Respond(respond) => return Answer::Now(respond(request)),
+            Script::Respond(respond) => return Some(respond(request)),
             Script::Plan(plan) => self.play(plan, request, before),
             Script::Behaviours { default, by_call } => {
                 let own = by_call.lock().get(&(request.role.to_string(), request.method.to_string())).cloned();
@@ -238,20 +239,13 @@ impl Scripted {
             }
         };
         match played {
-            Played::Program(text) => Answer::Now(Ok(ModelReply::text(&*text))),
-            Played::Null => Answer::Now(Ok(ModelReply::default())),
-            Played::Blank => Answer::Now(Ok(ModelReply::text(" \n"))),
-            Played::Fail(message) => {
-                Answer::Now(Err(ProviderError::new(ProviderErrorClass::Failed, message.to_string())))
-            }
-            Played::Block => Answer::Never,
+            Played::Program(text) => Some(Ok(ModelReply::text(&*text))),
+            Played::Null => Some(Ok(ModelReply::default())),
+            Played::Blank => Some(Ok(ModelReply::text(" \n"))),
+            Played::Fail(message) => Some(Err(ProviderError::new(ProviderErrorClass::Failed, message.to_string()))),
+            Played::Block => None,
         }
     }
-}
-
-enum Answer {
-    Now(Result<ModelReply, ProviderError>),
-    Never,
 }
 
 impl Provider for Scripted {
@@ -261,8 +255,8 @@ impl Provider for Scripted {
 
     fn complete<'a>(&'a self, request: &'a ModelRequest, cancel: &'a CancelToken) -> ReplyFuture<'a> {
         match self.answer(request) {
-            Answer::Now(result) => Box::pin(future::ready(result)),
-            Answer::Never => Box::pin(async { Err(wait::never(&self.model, request.timeout, cancel).await) }),
+            Some(result) => Box::pin(future::ready(result)),
+            None => Box::pin(async { Err(wait::never(&self.model, request.timeout, cancel).await) }),
         }
     }
 }

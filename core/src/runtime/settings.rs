@@ -84,6 +84,9 @@ struct Chosen {
     providers: BTreeMap<String, TargetOptions>,
 }
 
+/// A model as it was asked for, and what it was resolved to.
+type ChosenProvider = (Chosen, Arc<dyn Provider>);
+
 impl Settings {
     /// The defaults of product.md section 2 around one model.
     pub(crate) fn new(provider: Arc<dyn Provider>) -> Self {
@@ -223,7 +226,7 @@ impl Settings {
     }
 
     /// Another model, or the same one asked otherwise; `None` when the options say nothing of either.
-    fn choose(&self, options: &mut Options) -> Result<Option<(Chosen, Arc<dyn Provider>)>, OptionError> {
+    fn choose(&self, options: &mut Options) -> Result<Option<ChosenProvider>, OptionError> {
         if options.model.is_none() && options.target.is_empty() && options.providers.is_empty() {
             return Ok(None);
         }

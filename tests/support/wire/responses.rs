@@ -49,11 +49,9 @@ pub fn check(body: &Json) -> Result<(), String> {
     }
     match body.get("tool_choice") {
         None => {}
-        Some(Json::Object(choice)) => {
-            if choice.get("type") != Some(&"function".into()) || !names.iter().any(|name| choice["name"] == *name) {
-                return Err("Tool choice 'function' not found in 'tools' parameter.".into());
-            }
-        }
+        Some(Json::Object(choice))
+            if choice.get("type") == Some(&"function".into()) && names.iter().any(|name| choice["name"] == *name) => {}
+        Some(Json::Object(_)) => return Err("Tool choice 'function' not found in 'tools' parameter.".into()),
         Some(choice) if ["none", "auto", "required"].iter().any(|known| choice == known) => {}
         Some(_) => return Err("Invalid value: 'tool_choice'.".into()),
     }
