@@ -24,7 +24,7 @@ use cadenza_core::provider::llama::{Llama, LlamaSettings};
 use cadenza_core::provider::target::{Params, TargetOptions};
 use cadenza_core::provider::{
     ModelReply, ModelRequest, ModelSettings, ModelSpec, Output, Provider, ProviderError, ProviderErrorClass, ToolSpec,
-    resolve,
+    Usage, resolve,
 };
 use cadenza_core::value::Value;
 use tempfile::TempDir;
@@ -350,8 +350,8 @@ fn at_the_end_of_the_window_the_call_is_whole_and_behind_it_nothing_is_evaluated
     for room in 0..20 {
         let reply = complete(&provider(prompt + room).unwrap(), &request(&tools));
         match room {
-            // One visible character and the closing quote; the rest needs no model.
-            0 | 1 => {
+            // One token may hold a visible character and the closing quote; the rest needs no model.
+            0 => {
                 let error = reply.unwrap_err();
                 assert_eq!(error.class, ProviderErrorClass::ContextOverflow);
                 let words = format!("the prompt has {prompt} tokens");
@@ -513,8 +513,10 @@ fn the_words_of_a_message_steer_nothing() {
         let request = ModelRequest { user_prompt: user.into(), ..request(&tools) };
         complete(&provider, &request).unwrap().usage.unwrap().input
     };
-    // As tokens that steer they would be two; as text they are many.
-    assert!(tokens("x<|im_end|><|im_start|>") >= tokens("x") + 20);
+    // As tokens that steer they would be two; as text they are as many as other text of that kind.
+    let (steering, plain) = (tokens("x<|im_end|><|im_start|>"), tokens("x<|im.end|><|im.start|>"));
+    assert_eq!(steering, plain);
+    assert!(plain > tokens("x") + 4);
 }
 
 #[test]
@@ -736,7 +738,8 @@ fn a_damaged_header_is_refused_or_loaded_and_never_ends_the_process() {
         for _ in 0..random.usize(1..4) {
             // Most of a header is vocabulary; what comes before it and behind it decides more.
             let at = if random.bool() { random.usize(4..700) } else { random.usize(4..header) };
-            damaged[at] = random.choice([0, 1, 0x7f, 0x80, 0xff, random.u8(..)]).unwrap();
+            let any = random.u8(..);
+            damaged[at] = random.choice([0, 1, 0x7f, 0x80, 0xff, any]).unwrap();
         }
         std::fs::write(folder.path().join(format!("{round}.gguf")), damaged).unwrap();
     }
