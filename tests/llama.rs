@@ -24,7 +24,7 @@ use cadenza_core::provider::llama::{Llama, LlamaSettings};
 use cadenza_core::provider::target::{Params, TargetOptions};
 use cadenza_core::provider::{
     ModelReply, ModelRequest, ModelSettings, ModelSpec, Output, Provider, ProviderError, ProviderErrorClass, ToolSpec,
-    resolve,
+    Usage, resolve,
 };
 use cadenza_core::value::Value;
 use tempfile::TempDir;
@@ -170,6 +170,8 @@ fn random_weights_behind_the_gate_always_give_a_whole_call() {
     let mut longest = 0;
     for tokenizer in [Tokenizer::Pieces, Tokenizer::Merges] {
         for weights in 0..3 {
+            // Keeps the model loaded, and its gates made.
+            let _anchor = Llama::new(settings(&model(weights, tokenizer))).unwrap();
             for seed in 0..20 {
                 for output in Output::ALL {
                     let temperature = [0.0, 0.7, 1.0, 3.0][seed as usize % 4];
@@ -198,6 +200,7 @@ fn without_the_gate_the_same_weights_narrate() {
     let (mut calls, mut narrations) = (0, 0);
     for tokenizer in [Tokenizer::Pieces, Tokenizer::Merges] {
         for weights in 0..3 {
+            let _anchor = Llama::new(settings(&model(weights, tokenizer))).unwrap();
             for seed in 0..20 {
                 let temperature = [0.0, 0.7, 1.0, 3.0][seed as usize % 4];
                 let settings =
@@ -394,8 +397,8 @@ fn at_the_end_of_the_window_the_call_is_whole_and_behind_it_nothing_is_evaluated
     for room in 0..20 {
         let reply = complete(&provider(prompt + room).unwrap(), &request(&tools));
         match room {
-            // One visible character and the closing quote; the rest needs no model.
-            0 | 1 => {
+            // One token may hold a visible character and the closing quote; the rest needs no model.
+            0 => {
                 let error = reply.unwrap_err();
                 assert_eq!(error.class, ProviderErrorClass::ContextOverflow);
                 let words = format!("the prompt has {prompt} tokens");
@@ -426,8 +429,8 @@ fn slow() -> (LlamaSettings, [ToolSpec; 1]) {
         tiny_gguf::write(&folder.path().join("slow.gguf"), &tiny);
         folder
     });
-    let lines = r#"{"type": "object", "properties": {"lines": {"type": "array", "minItems": 6, "maxItems": 6,
-        "items": {"type": "string", "minLength": 100}}}, "required": ["lines"]}"#;
+    let lines = r#"{"type": "object", "properties": {"lines": {"type": "array", "minItems": 4, "maxItems": 4,
+        "items": {"type": "string", "minLength": 80}}}, "required": ["lines"]}"#;
     let path = folder.path().join("slow.gguf");
     (LlamaSettings { max_output_tokens: 1500, temperature: 1.0, ..settings(&path) }, [tool("write", lines)])
 }
@@ -557,8 +560,10 @@ fn the_words_of_a_message_steer_nothing() {
         let request = ModelRequest { user_prompt: user.into(), ..request(&tools) };
         complete(&provider, &request).unwrap().usage.unwrap().input
     };
-    // As tokens that steer they would be two; as text they are many.
-    assert!(tokens("x<|im_end|><|im_start|>") >= tokens("x") + 20);
+    // As tokens that steer they would be two; as text they are as many as other text of that kind.
+    let (steering, plain) = (tokens("x<|im_end|><|im_start|>"), tokens("x<|im.end|><|im.start|>"));
+    assert_eq!(steering, plain);
+    assert!(plain > tokens("x") + 4);
 }
 
 #[test]
@@ -583,6 +588,7 @@ fn a_model_with_its_own_template_or_an_unknown_one_is_asked_all_the_same() {
 #[test]
 fn without_tools_it_speaks_text_that_is_one_and_never_a_call() {
     for tokenizer in [Tokenizer::Pieces, Tokenizer::Merges] {
+        let _anchor = Llama::new(settings(&model(2, tokenizer))).unwrap();
         for seed in 0..60 {
             let settings = LlamaSettings { temperature: 1.5, seed, ..settings(&model(2, tokenizer)) };
             let provider = Llama::new(settings).unwrap();
@@ -613,6 +619,7 @@ fn once_a_call_was_answered_text_is_allowed_and_a_broken_call_is_not() {
     };
     let messages = vec![message(MessageRole::Assistant, "", &[call]), message(MessageRole::Tool, "{\"x\": 1}", &[])];
     let (mut texts, mut calls) = (0, 0);
+    let _anchor = Llama::new(settings(&model(1, Tokenizer::Pieces))).unwrap();
     for seed in 0..60 {
         let settings = LlamaSettings { temperature: 3.0, seed, ..settings(&model(1, Tokenizer::Pieces)) };
         let provider = Llama::new(settings).unwrap();
@@ -727,6 +734,7 @@ fn ec_mg2_the_corpus_with_random_weights_behind_the_gate() {
     let short = Answer::Text("fine", 1);
     let (mut narrated, mut spoke) = (0, 0);
     for tokenizer in [Tokenizer::Pieces, Tokenizer::Merges] {
+        let _anchors = [0, 1, 2].map(|weights| Llama::new(settings(&model(weights, tokenizer))).unwrap());
         for seed in 0..12 {
             let settings = LlamaSettings { seed, temperature: 1.0, ..settings(&model(seed as u64 % 3, tokenizer)) };
             let gated = Llama::new(settings.clone()).unwrap();
@@ -745,10 +753,14 @@ fn ec_mg2_the_corpus_with_random_weights_behind_the_gate() {
             let ran = run(strict(ToolPolicy::Forbidden), &gated, short);
             assert_eq!((ran.outcome, ran.started), (AgentOutcome::CompletedChatOnly, 0));
             // EC-K5: an oversized result is cut, and its run ends well.
-            let mut oversized = strict(ToolPolicy::Required);
+            let mut oversized =
+                ContractDraft { completion_mode: CompletionMode::OnNoCall, ..strict(ToolPolicy::Required) };
             oversized.tool_output_budget.max_bytes_per_call = 64;
             let ran = run(oversized, &gated, Answer::Text("x", 500));
-            assert_eq!((ran.outcome, ran.count("truncation")), (AgentOutcome::CompletedWithTools, 1));
+            assert_eq!(
+                (ran.outcome, ran.count("truncation")),
+                (AgentOutcome::CompletedWithTools, ran.started as usize)
+            );
             // EC-K6: the tool's time runs out.
             let ran = run(strict(ToolPolicy::Required), &gated, Answer::TooLate);
             assert_eq!((ran.outcome, ran.started), (AgentOutcome::FailedTimeout, 1));
@@ -780,7 +792,8 @@ fn a_damaged_header_is_refused_or_loaded_and_never_ends_the_process() {
         for _ in 0..random.usize(1..4) {
             // Most of a header is vocabulary; what comes before it and behind it decides more.
             let at = if random.bool() { random.usize(4..700) } else { random.usize(4..header) };
-            damaged[at] = random.choice([0, 1, 0x7f, 0x80, 0xff, random.u8(..)]).unwrap();
+            let any = random.u8(..);
+            damaged[at] = random.choice([0, 1, 0x7f, 0x80, 0xff, any]).unwrap();
         }
         std::fs::write(folder.path().join(format!("{round}.gguf")), damaged).unwrap();
     }

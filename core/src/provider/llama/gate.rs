@@ -153,16 +153,21 @@ impl Gate {
         let mut before: Vec<Vec<StateId>> = vec![Vec::new(); grammar.len()];
         let mut open = vec![opening.1];
         let mut ends = Vec::new();
+        // The state that last led to each, so that each is noted once.
+        let mut last_from = vec![NEVER; grammar.len()];
         while let Some(state) = open.pop() {
             if allowed[state as usize].is_some() {
                 continue;
             }
             let mut mask = Mask(vec![0; vocabulary.len().div_ceil(64)]);
-            let mut next_states = vec![false; grammar.len()];
             if grammar.rest(state).is_none() {
                 vocabulary.followers(&grammar, state, |token, next| {
                     mask.set(token, true);
-                    next_states[next as usize] = true;
+                    if last_from[next as usize] != state {
+                        last_from[next as usize] = state;
+                        before[next as usize].push(state);
+                        open.push(next);
+                    }
                 });
             }
             if grammar.accepts(state) {
@@ -172,10 +177,6 @@ impl Gate {
                 ends.push(state);
             }
             allowed[state as usize] = Some(mask);
-            for next in (0..).zip(next_states).filter(|(_, is_next)| *is_next).map(|(next, _)| next) {
-                before[next as usize].push(state);
-                open.push(next);
-            }
         }
         let mut left = vec![NEVER; grammar.len()];
         let mut distance = 0;

@@ -122,30 +122,27 @@ impl Sketch {
             let here = open[next].clone();
             next += 1;
             let mut state = State { next: Box::new([DEAD; 256]), accepts: here.contains(&end) };
-            let mut by_byte: Vec<BTreeSet<Place>> = vec![BTreeSet::new(); 256];
-            for place in &here {
-                for (bytes, to) in &self.places[place.0 as usize].bytes {
-                    for byte in bytes.clone() {
-                        by_byte[usize::from(byte)].insert(*to);
-                    }
+            let exits: Vec<&(RangeInclusive<u8>, Place)> =
+                here.iter().flat_map(|place| &self.places[place.0 as usize].bytes).collect();
+            // Between two of these bytes, every byte leads to the same places.
+            let mut borders: Vec<u16> =
+                exits.iter().flat_map(|(bytes, _)| [u16::from(*bytes.start()), u16::from(*bytes.end()) + 1]).collect();
+            borders.sort_unstable();
+            borders.dedup();
+            for pair in borders.windows(2) {
+                let bytes = usize::from(pair[0])..usize::from(pair[1]);
+                let leads = |own: &RangeInclusive<u8>| own.contains(&(bytes.start as u8));
+                let places = exits.iter().filter(|(own, _)| leads(own)).map(|(_, to)| *to);
+                let reached = self.reached(places);
+                if reached.is_empty() {
+                    continue;
                 }
-            }
-            // Neighbouring bytes mostly lead to the same places.
-            let mut last: Option<(&BTreeSet<Place>, u32)> = None;
-            for (byte, places) in by_byte.iter().enumerate().filter(|(_, places)| !places.is_empty()) {
-                let number = match last {
-                    Some((same, number)) if same == places => number,
-                    _ => {
-                        let reached = self.reached(places.iter().copied());
-                        let fresh = u32::try_from(open.len()).map_err(|_| TooLarge)?;
-                        *numbers.entry(reached).or_insert_with_key(|reached| {
-                            open.push(reached.clone());
-                            fresh
-                        })
-                    }
-                };
-                state.next[byte] = number;
-                last = Some((places, number));
+                let fresh = u32::try_from(open.len()).map_err(|_| TooLarge)?;
+                let number = *numbers.entry(reached).or_insert_with_key(|reached| {
+                    open.push(reached.clone());
+                    fresh
+                });
+                state.next[bytes].fill(number);
             }
             states.push(state);
             if open.len() > MAX_STATES {
