@@ -254,11 +254,16 @@ impl Pieces {
         if !self.message.is_object() {
             return;
         }
-        self.message["stop_reason"] = event["delta"]["stop_reason"].take();
-        if let Json::Object(counts) = event["usage"].take() {
-            for (name, count) in counts.into_iter().filter(|(_, count)| !count.is_null()) {
-                self.message["usage"][name] = count;
-            }
+        if let Some(reason) = event.pointer_mut("/delta/stop_reason") {
+            self.message["stop_reason"] = reason.take();
+        }
+        let Some(Json::Object(counts)) = event.get_mut("usage").map(Json::take) else { return };
+        let usage = &mut self.message["usage"];
+        if !usage.is_object() {
+            *usage = json!({});
+        }
+        for (name, count) in counts.into_iter().filter(|(_, count)| !count.is_null()) {
+            usage[name] = count;
         }
     }
 }

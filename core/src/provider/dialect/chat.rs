@@ -180,6 +180,9 @@ fn usage(usage: &Json) -> Option<Usage> {
     })
 }
 
+/// The highest index that is taken for one: there is room for as many calls behind it as a stream can hold.
+const MAX_INDEX: u64 = u32::MAX as u64;
+
 /// A completion in pieces.
 #[derive(Default)]
 pub(super) struct Pieces {
@@ -248,7 +251,8 @@ impl Assembly for Pieces {
 impl Pieces {
     /// Ids and names come once, arguments in pieces; all of them belong to their index.
     fn call(&mut self, wire: &Json, show: &mut Show) {
-        let index = wire.get("index").and_then(Json::as_u64).unwrap_or_else(|| self.unnumbered(wire));
+        let given = wire.get("index").and_then(Json::as_u64).filter(|index| *index <= MAX_INDEX);
+        let index = given.unwrap_or_else(|| self.unnumbered(wire));
         let (id, name, arguments) = self.calls.entry(index).or_default();
         if let Some(whole) = text_at(wire, "id").filter(|_| id.is_empty()) {
             *id = whole;

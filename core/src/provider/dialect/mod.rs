@@ -398,3 +398,249 @@ fn append<'a>(to: &mut String, from: &'a Json, key: &str) -> &'a str {
 fn text_or_null(text: String) -> Json {
     if text.is_empty() { Json::Null } else { json!(text) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::program::Language;
+
+    const ALL: [Vendor; 6] = [
+        Vendor::OpenAi,
+        Vendor::OpenAiResponses,
+        Vendor::OpenAiCompatible,
+        Vendor::Anthropic,
+        Vendor::Gemini,
+        Vendor::Ollama,
+    ];
+
+    fn wire(vendor: Vendor) -> Wire {
+        Wire {
+            vendor,
+            model: "m".into(),
+            output: Output::JsonSchema,
+            context_size: None,
+            params: Params::default(),
+            omitted: Vec::new(),
+        }
+    }
+
+    fn request() -> ModelRequest {
+        let parameters = Value::Map(crate::value::Map::new());
+        ModelRequest {
+            role: "r".into(),
+            method: "m".into(),
+            args: [].into(),
+            kwargs: Arc::default(),
+            language: Language::Lua,
+            system_prompt: "s".into(),
+            user_prompt: "u".into(),
+            messages: Vec::new(),
+            tools: [ToolSpec { name: "execute_program".into(), description: "d".into(), parameters }].into(),
+            attempt: 1,
+            timeout: Duration::from_secs(1),
+            total: Duration::from_secs(1),
+            max_output_tokens: None,
+            pieces: None,
+        }
+    }
+
+    /// A stream as that vendor sends it, and the body that would have come whole.
+    fn real(vendor: Vendor) -> Vec<Json> {
+        let text = match vendor {
+            Vendor::OpenAi | Vendor::OpenAiCompatible => {
+                r#"[{"id":"c","model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"Hi","tool_calls":[
+                {"index":0,"id":"call_1","type":"function","function":{"name":"f","arguments":"{"}}]},"finish_reason":null}]},
+                {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"}"}}]}}]},
+                {"choices":[{"index":0,"delta":{"tool_calls":[{"id":"call_2","function":{"name":"g","arguments":{}}}]}}]},
+                {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]},
+                {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":1}}},
+                {"choices":[{"message":{"content":[{"type":"text","text":"x"}],"refusal":null,"tool_calls":[
+                {"id":"a","function":{"name":"f","arguments":"{}"}}]},"finish_reason":"stop"}],"usage":{"prompt_tokens":3}}]"#
+            }
+            Vendor::OpenAiResponses => {
+                r#"[{"type":"response.created","response":{"id":"r","status":"in_progress"}},
+                {"type":"response.output_text.delta","output_index":0,"delta":"Hi"},
+                {"type":"response.function_call_arguments.delta","output_index":1,"delta":"{}"},
+                {"type":"response.output_item.done","output_index":1,"item":{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}},
+                {"type":"response.completed","response":{"status":"completed","model":"m","output":[{"type":"message","content":[
+                {"type":"output_text","text":"Hi"}]}],"usage":{"input_tokens":1,"output_tokens":2,"input_tokens_details":{"cached_tokens":1}}}},
+                {"status":"completed","output":[{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}],"incomplete_details":{"reason":"x"}}]"#
+            }
+            Vendor::Anthropic => {
+                r#"[{"type":"message_start","message":{"model":"m","content":[],"stop_reason":null,"usage":{"input_tokens":1,"output_tokens":1}}},
+                {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}},
+                {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi"}},
+                {"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"t","name":"f","input":{}}},
+                {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{}"}},
+                {"type":"content_block_stop","index":1},
+                {"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":9}},
+                {"type":"message_stop"},
+                {"content":[{"type":"text","text":"x"},{"type":"tool_use","id":"t","name":"f","input":{}}],"stop_reason":"end_turn",
+                "usage":{"input_tokens":1,"cache_read_input_tokens":2}}]"#
+            }
+            Vendor::Gemini => {
+                r#"[{"candidates":[{"content":{"parts":[{"text":"Hi"},{"text":"hm","thought":true}]}}],"modelVersion":"m"},
+                {"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":{"a":1}}}]},"finishReason":"STOP"}],
+                "usageMetadata":{"promptTokenCount":1,"candidatesTokenCount":2,"thoughtsTokenCount":3}},
+                {"promptFeedback":{"blockReason":"SAFETY"}}]"#
+            }
+            Vendor::Ollama => {
+                r#"[{"message":{"role":"assistant","content":"Hi","thinking":"hm"},"done":false},
+                {"message":{"content":"","tool_calls":[{"function":{"name":"f","arguments":{"a":1}}}]},"done":false},
+                {"message":{"content":""},"done":true,"done_reason":"stop","prompt_eval_count":3,"eval_count":4}]"#
+            }
+        };
+        serde_json::from_str(text).unwrap()
+    }
+
+    /// Puts the events together and reads what comes of them, and each of them as a whole body. Whatever they are.
+    fn play(vendor: Vendor, events: &[Json]) {
+        let (wire, request) = (wire(vendor), request());
+        let mut assembly = wire.assembly();
+        let mut show = Show::new(Some(PieceSink::new(|_| {})), Hidden::default(), false);
+        let marked = events.iter().find_map(|event| match assembly.take(event.clone(), &mut show) {
+            Ok(false) => None,
+            ended => Some(ended.is_ok()),
+        });
+        if let Some(body) = assembly.whole(marked == Some(true)) {
+            drop(wire.read(&request, &body));
+        }
+        for event in events {
+            drop(wire.read(&request, event));
+        }
+    }
+
+    /// Any JSON, with the names and words that dialects look for.
+    fn any_json() -> impl Strategy<Value = Json> {
+        let words = prop::sample::select(vec![
+            "type",
+            "index",
+            "message",
+            "delta",
+            "usage",
+            "choices",
+            "content",
+            "tool_calls",
+            "function",
+            "arguments",
+            "id",
+            "error",
+            "candidates",
+            "parts",
+            "functionCall",
+            "args",
+            "response",
+            "output",
+            "item",
+            "output_index",
+            "message_start",
+            "message_delta",
+            "content_block_start",
+            "content_block_delta",
+            "content_block",
+            "stop_reason",
+            "response.completed",
+            "response.output_item.done",
+            "done",
+            "finishReason",
+            "promptFeedback",
+            "model",
+            "grün",
+        ]);
+        let leaf = prop_oneof![
+            Just(Json::Null),
+            any::<bool>().prop_map(Json::from),
+            prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(u64::MAX - 1), any::<u64>()].prop_map(Json::from),
+            any::<i64>().prop_map(Json::from),
+            any::<f64>().prop_map(Json::from),
+            words.clone().prop_map(Json::from),
+        ];
+        leaf.prop_recursive(4, 24, 4, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Json::from),
+                prop::collection::vec((words.clone(), inner), 0..5).prop_map(|entries| {
+                    entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<JsonMap<_, _>>().into()
+                }),
+            ]
+        })
+    }
+
+    /// Replaces the value at the given place of a walk through it.
+    fn replace(json: &mut Json, place: &mut usize, with: &Json) {
+        if *place == 0 {
+            *json = with.clone();
+        }
+        *place = place.wrapping_sub(1);
+        match json {
+            Json::Array(list) => list.iter_mut().for_each(|item| replace(item, place, with)),
+            Json::Object(map) => map.values_mut().for_each(|item| replace(item, place, with)),
+            Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => {}
+        }
+    }
+
+    /// Places of such a walk.
+    fn size(json: &Json) -> usize {
+        1 + match json {
+            Json::Array(list) => list.iter().map(size).sum(),
+            Json::Object(map) => map.values().map(size).sum(),
+            Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => 0,
+        }
+    }
+
+    #[test]
+    fn what_once_was_a_panic_is_none() {
+        let start = |usage: Json| json!({"type": "message_start", "message": {"usage": usage}});
+        play(Vendor::Anthropic, &[start(json!({})), json!({"type": "message_delta", "delta": "x"})]);
+        let counted = json!({"type": "message_delta", "delta": {}, "usage": {"output_tokens": 1}});
+        play(Vendor::Anthropic, &[start(json!(5)), counted]);
+        let call = |call: Json| json!({"choices": [{"delta": {"tool_calls": [call]}}]});
+        play(Vendor::OpenAi, &[call(json!({"index": u64::MAX, "id": "a"})), call(json!({"id": "b"}))]);
+    }
+
+    /// Every event of a real stream with each of its values replaced by something that fits nowhere.
+    #[test]
+    fn a_stream_with_one_wrong_value_is_no_panic() {
+        for vendor in ALL {
+            let events = real(vendor);
+            for wrong in [json!(null), json!("x"), json!(u64::MAX), json!([[]])] {
+                for index in 0..events.len() {
+                    for place in 0..size(&events[index]) {
+                        let mut events = events.clone();
+                        replace(&mut events[index], &mut place.clone(), &wrong);
+                        play(vendor, &events);
+                    }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever a server says, it is a reply or a fault, and soon.
+        #[test]
+        fn whatever_comes_is_a_reply_or_a_fault(
+            events in prop::collection::vec(any_json(), 0..6),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 0..40_usize, any_json()), 0..4),
+            order in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+        ) {
+            let start = Instant::now();
+            for vendor in ALL {
+                play(vendor, &events);
+                let mut mutated = real(vendor);
+                for (which, place, with) in &changes {
+                    let at = which.index(mutated.len());
+                    replace(&mut mutated[at], &mut place.clone(), with);
+                }
+                play(vendor, &mutated);
+                let shuffled: Vec<Json> = order.iter().map(|at| at.get(&mutated).clone()).collect();
+                play(vendor, &shuffled);
+            }
+            prop_assert!(start.elapsed() < Duration::from_secs(5));
+        }
+    }
+}
