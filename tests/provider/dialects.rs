@@ -301,6 +301,28 @@ fn s18_what_is_forced_goes_out() {
     assert_eq!((&seen.body["temperature"], &*seen.headers["anthropic-version"]), (&json!(0.5), "2023-06-01"));
 }
 
+/// Whoever samples by a field that has no name in the options samples too: Anthropic's newer version refuses it.
+#[test]
+fn sampling_in_extra_asks_for_the_version_that_allows_it() {
+    let anthropic = (Vendor::Anthropic, "claude-sonnet-4-0");
+    for (name, value, version) in [
+        ("top_k", Some(40.into()), "2023-06-01"),
+        ("top_p", Some(0.5.into()), "2023-06-01"),
+        ("temperature", Some(1.0.into()), "2023-06-01"),
+        ("top_k", Some(Value::Null), "2026-10-21"),
+        ("top_k", None, "2026-10-21"),
+        ("service_tier", Some("auto".into()), "2026-10-21"),
+    ] {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let given = value.clone().filter(|value| *value != Value::Null);
+        let params = Params { extra: BTreeMap::from([(name.to_owned(), value)]).into(), ..Params::default() };
+        let settings = RemoteSettings { params, ..target(anthropic, &server) };
+        complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+        let seen = &server.seen()[0];
+        assert_eq!((seen.body.get(name).is_some(), &*seen.headers["anthropic-version"]), (given.is_some(), version));
+    }
+}
+
 /// A program is asked for in each form by each vendor, and comes back as the same call or text.
 #[test]
 fn each_form_of_output_comes_back() {

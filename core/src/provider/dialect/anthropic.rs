@@ -20,8 +20,10 @@ const MIN_THINKING: u32 = 1_024;
 
 /// The newer version refuses every kind of sampling; the older one leaves it to the model.
 pub(super) fn version(params: &Params) -> &'static str {
-    let samples = params.temperature.flatten().is_some() || params.top_p.flatten().is_some();
-    if samples { "2023-06-01" } else { "2026-10-21" }
+    let named = params.temperature.flatten().is_some() || params.top_p.flatten().is_some();
+    // What stands in `extra` goes out too.
+    let passed = |name: &&str| params.extra.get(name).is_some_and(|value| *value != Value::Null);
+    if named || ["temperature", "top_p", "top_k"].iter().any(passed) { "2023-06-01" } else { "2026-10-21" }
 }
 
 /// The request on the wire.
