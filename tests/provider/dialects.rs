@@ -287,6 +287,45 @@ fn sc_1_50_thinking_is_asked_for_where_it_exists() {
     }
 }
 
+/// S18: thinking that a bound leaves no room for is said to be left out, whoever set the bound.
+#[test]
+fn s18_thinking_without_room_is_named() {
+    let sonnet = (Vendor::Anthropic, "claude-sonnet-4-5");
+    let adaptive = (Vendor::Anthropic, "claude-opus-4-7");
+    for (vendor, of_target, of_request, thinking, omitted) in [
+        (sonnet, Some(2_000), None, Json::Null, &["extended_thinking"][..]),
+        (sonnet, None, Some(2_000), Json::Null, &["extended_thinking"]),
+        (sonnet, Some(3_000), None, json!({"type": "enabled", "budget_tokens": 1_500}), &[]),
+        (sonnet, None, None, json!({"type": "enabled", "budget_tokens": 4_096}), &[]),
+        (adaptive, Some(2_000), None, json!({"type": "adaptive"}), &[]),
+    ] {
+        let params = Params {
+            extended_thinking: Some(Some(4_096)),
+            max_output_tokens: of_target.map(Some),
+            ..Params::default()
+        };
+        for stream in [false, true] {
+            let server = WireServer::always(Answer::Program("return 1".into()));
+            let settings = RemoteSettings { params: params.clone(), stream: Some(stream), ..target(vendor, &server) };
+            let asked = ModelRequest { max_output_tokens: of_request, ..request("a", "b") };
+            let reply = complete(&Remote::new(settings).unwrap(), &asked).unwrap();
+            let body = &server.seen()[0].body;
+            assert_eq!((body.get("thinking").unwrap_or(&Json::Null), &*reply.omitted), (&thinking, omitted), "{body}");
+        }
+    }
+    // A model that does not think for want of room is told the sampling that thinking would forbid.
+    let params = Params {
+        extended_thinking: Some(Some(4_096)),
+        max_output_tokens: Some(Some(2_000)),
+        temperature: Some(Some(0.5)),
+        ..Params::default()
+    };
+    let server = WireServer::always(Answer::Program("return 1".into()));
+    let settings = RemoteSettings { params, ..target(sonnet, &server) };
+    let reply = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+    assert_eq!((&server.seen()[0].body["temperature"], &*reply.omitted), (&json!(0.5), &["extended_thinking"][..]));
+}
+
 /// S18: what is forced goes out though the model is known to refuse it.
 #[test]
 fn s18_what_is_forced_goes_out() {

@@ -1,7 +1,7 @@
 //! What models refuse: a table by vendor and model, so that a parameter a model would answer with an error is left out and
 //! said to be (S18). Models that are not in it are told everything that their wire format has a name for.
 
-use super::dialect::Vendor;
+use super::dialect::{Vendor, thinking_within};
 use super::target::Params;
 
 /// What of these parameters goes to a model, and the names of those that do not.
@@ -71,10 +71,13 @@ fn openai(model: &str) -> Vec<&'static str> {
     refused
 }
 
-/// Models from 4.7 on refuse sampling, and older ones while they think; 4.1 to 4.5 refuse two kinds of it together.
+/// Models from 4.7 on refuse sampling, and older ones while they think; 4.1 to 4.5 refuse two kinds of it together. Thoughts
+/// must leave room for an answer.
 fn anthropic(model: &str, params: &Params) -> Vec<&'static str> {
     let version = anthropic_version(model);
-    let thinks = params.extended_thinking.flatten().is_some();
+    let budget = params.extended_thinking.flatten();
+    let room = |budget| thinking_within(version, budget, params.max_output_tokens.flatten()).is_some();
+    let thinks = budget.is_some_and(room);
     let mut refused = vec!["repeat_penalty", "seed"];
     if version >= (4, 7) || thinks {
         refused.extend(["temperature", "top_p"]);
@@ -84,7 +87,7 @@ fn anthropic(model: &str, params: &Params) -> Vec<&'static str> {
     if version < (4, 5) {
         refused.push("reasoning_effort");
     }
-    if version < (3, 7) {
+    if version < (3, 7) || (budget.is_some() && !thinks) {
         refused.push("extended_thinking");
     }
     refused

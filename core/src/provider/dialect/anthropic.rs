@@ -17,6 +17,8 @@ const DEFAULT_MAX_TOKENS: u32 = 8_192;
 const OLD_MAX_TOKENS: u32 = 4_096;
 /// The least that a model can be told to think.
 const MIN_THINKING: u32 = 1_024;
+/// From this version on a model thinks as long as it finds right.
+const ADAPTIVE: (u32, u32) = (4, 7);
 
 /// The newer version refuses every kind of sampling; the older one leaves it to the model.
 pub(super) fn version(params: &Params) -> &'static str {
@@ -43,8 +45,7 @@ pub(super) fn body(wire: &Wire, request: &ModelRequest) -> Json {
     set(&mut body, "seed", params.seed.flatten());
     set(&mut body, "repeat_penalty", params.repeat_penalty.flatten());
     match thinking {
-        // From 4.7 on a model thinks as long as it finds right.
-        Some(_) if version >= (4, 7) => body["thinking"] = json!({"type": "adaptive"}),
+        Some(_) if version >= ADAPTIVE => body["thinking"] = json!({"type": "adaptive"}),
         Some(budget) => body["thinking"] = json!({"type": "enabled", "budget_tokens": budget}),
         None => {}
     }
@@ -71,17 +72,32 @@ pub(super) fn body(wire: &Wire, request: &ModelRequest) -> Json {
     body
 }
 
-/// How long it may think, and how much it may say with its thoughts. Thoughts must leave room for an answer.
+/// How long it may think, and how much it may say with its thoughts.
 fn bounds(wire: &Wire, request: &ModelRequest, version: (u32, u32)) -> (Option<u32>, u32) {
     let usual = if version < (3, 5) { OLD_MAX_TOKENS } else { DEFAULT_MAX_TOKENS };
-    let budget = wire.params.extended_thinking.flatten().map(|budget| budget.max(MIN_THINKING));
-    match (budget, wire.max_output(request)) {
-        (None, limit) => (None, limit.unwrap_or(usual)),
-        (Some(budget), None) => (Some(budget), budget.saturating_add(usual)),
-        (Some(budget), Some(limit)) if budget < limit => (Some(budget), limit),
-        (Some(_), Some(limit)) if limit > 2 * MIN_THINKING => (Some(limit / 2), limit),
-        (Some(_), Some(limit)) => (None, limit),
+    let limit = wire.max_output(request);
+    let budget = wire.params.extended_thinking.flatten();
+    let thinking = budget.and_then(|budget| thinking_within(version, budget, limit));
+    (thinking, limit.unwrap_or_else(|| usual.saturating_add(thinking.unwrap_or(0))))
+}
+
+/// Tokens of that budget that a model may think for when it may say so many; `None` where its thoughts would leave no room
+/// for an answer.
+pub(in crate::provider) fn thinking_within(version: (u32, u32), budget: u32, limit: Option<u32>) -> Option<u32> {
+    let budget = budget.max(MIN_THINKING);
+    match limit {
+        // It is told no number.
+        _any if version >= ADAPTIVE => Some(budget),
+        Some(limit) if budget < limit => Some(budget),
+        Some(limit) => (limit > 2 * MIN_THINKING).then_some(limit / 2),
+        None => Some(budget),
     }
+}
+
+/// Whether this request's bound leaves no room for the thinking that was asked for.
+pub(super) fn leaves_out_thinking(wire: &Wire, request: &ModelRequest) -> bool {
+    let asked = wire.params.extended_thinking.flatten().is_some();
+    asked && bounds(wire, request, anthropic_version(&wire.model)).0.is_none()
 }
 
 /// The conversation: all results of one assistant message go into one user message, first in it.

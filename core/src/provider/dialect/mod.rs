@@ -24,6 +24,8 @@ mod gemini;
 mod ollama;
 mod responses;
 
+pub(super) use anthropic::thinking_within;
+
 /// Whose wire format a target speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vendor {
@@ -219,6 +221,9 @@ impl Wire {
             reply.tool_calls.push(super::RawToolCall { id: String::new(), name: name.to_string(), arguments });
         }
         reply.omitted.clone_from(&self.omitted);
+        if self.vendor == Vendor::Anthropic && anthropic::leaves_out_thinking(self, request) {
+            reply.omitted.push("extended_thinking");
+        }
         Ok(reply)
     }
 
