@@ -326,6 +326,64 @@ fn s18_thinking_without_room_is_named() {
     assert_eq!((&server.seen()[0].body["temperature"], &*reply.omitted), (&json!(0.5), &["extended_thinking"][..]));
 }
 
+/// Keeps the warnings of this thread, as text.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl tracing::field::Visit for Warnings {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().last_mut().unwrap().push_str(&format!("{field}={value:?} "));
+    }
+}
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        self.0.lock().unwrap().push(String::new());
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// S18: one warning for a target, with the names of what it is not told; none where nothing is left out.
+#[test]
+fn s18_a_target_warns_once_of_what_it_is_not_told() {
+    let server = WireServer::always(Answer::Program("return 1".into()));
+    let params = Params { temperature: Some(Some(0.5)), top_p: Some(Some(0.8)), ..Params::default() };
+    for (model, force_params, expected) in
+        [("o3", None, 1), ("o3", Some(true), 0), ("gpt-4.1", None, 0), ("gpt-4.1", Some(false), 0)]
+    {
+        let warnings = Warnings::default();
+        tracing::subscriber::with_default(warnings.clone(), || {
+            let params = Params { force_params, ..params.clone() };
+            let provider = Remote::new(RemoteSettings { params, ..target((Vendor::OpenAi, model), &server) }).unwrap();
+            for _ in 0..3 {
+                complete(&provider, &request("a", "b")).unwrap();
+            }
+        });
+        let warned = warnings.0.lock().unwrap().clone();
+        assert_eq!(warned.len(), expected, "{model}: {warned:?}");
+        for warning in warned {
+            assert!(warning.contains("openai:o3") && warning.contains("temperature, top_p"), "{warning}");
+            assert!(!warning.contains(KEY), "{warning}");
+        }
+    }
+}
+
 /// S18: what is forced goes out though the model is known to refuse it.
 #[test]
 fn s18_what_is_forced_goes_out() {

@@ -100,6 +100,13 @@ impl Remote {
             return Err(RemoteError::Proxy);
         }
         let (params, omitted) = capability::admitted(settings.vendor, &settings.model, &settings.params);
+        if !omitted.is_empty() {
+            tracing::warn!(
+                model = settings.name,
+                parameters = omitted.join(", "),
+                "parameters that the model refuses are left out; take them away, or set `force_params` to send them"
+            );
+        }
         let wire = Wire {
             vendor: settings.vendor,
             model: settings.model.clone(),
