@@ -95,6 +95,37 @@ fn a_failure_inside_of_a_stream_has_its_class() {
     }
 }
 
+/// A server that says that it failed is classed alike with status 200, 500 and in a stream, whatever its words.
+#[test]
+fn a_failed_server_is_classed_alike_in_every_place() {
+    let words = ["Internal server error", "billing system unsupported", "rate limit of the model: it does not exist"];
+    for (vendor, word) in ALL.into_iter().flat_map(|vendor| words.map(|word| (vendor, word))) {
+        for code in ["api_error", "server_error", "internal_server_error", "internal"] {
+            let error = json!({"type": code, "message": word});
+            let mut bodies = vec![json!({"type": "error", "error": error}), json!({"error": error})];
+            if vendor.0 == Vendor::OpenAiResponses {
+                let error = json!({"code": code, "message": word});
+                bodies = vec![json!({"type": "response.failed", "response": {"status": "failed", "error": error}})];
+                let whole = json!({"status": "failed", "error": error});
+                let answer = Answer::json(&whole);
+                assert_eq!(refused(vendor, false, answer).class, ProviderErrorClass::Network, "{code} {word}");
+            }
+            for body in bodies {
+                let failed = Answer::Raw { status: 500, headers: Vec::new(), body: body.to_string().into_bytes() };
+                let mut answers = vec![failed];
+                if vendor.0 != Vendor::OpenAiResponses {
+                    answers.push(Answer::json(&body));
+                }
+                answers.push(Answer::typed(stream_type(vendor), event(vendor, &body.to_string())));
+                for answer in answers {
+                    let error = refused(vendor, true, answer);
+                    assert_eq!(error.class, ProviderErrorClass::Network, "{vendor:?} {body}: {error}");
+                }
+            }
+        }
+    }
+}
+
 /// 50 MB in any form are not read to their end, and what is read is not kept.
 #[test]
 fn fifty_megabytes_are_not_read_in_any_form() {

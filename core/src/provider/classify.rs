@@ -17,6 +17,9 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most bytes of the server's own words in a message.
 const MAX_QUOTED_BYTES: usize = 1 << 10;
 
+/// Codes of a server that failed, whatever words stand beside them.
+const BROKEN: [&str; 5] = ["server_error", "api_error", "internal", "internal_error", "internal_server_error"];
+
 /// A reply that is not a completion.
 pub(crate) struct Refusal<'a> {
     /// HTTP status; also 200, for servers that put errors there.
@@ -179,6 +182,8 @@ impl Evidence {
             Some(ProviderErrorClass::Timeout)
         } else if self.has(&["model_not_found", "unsupported_value"]) {
             Some(ProviderErrorClass::ModelError)
+        } else if self.says_nothing_else() && self.has(&BROKEN) && !self.speaks_of_overflow() {
+            Some(ProviderErrorClass::Network)
         } else {
             None
         }
@@ -205,7 +210,6 @@ impl Evidence {
     fn by_message(&self) -> ProviderErrorClass {
         let speaks = |words: &[&str]| words.iter().any(|word| self.lower.contains(word));
         // Codes that only repeat a status say something where there is none.
-        let broken = ["server_error", "api_error", "internal", "internal_error", "internal_server_error"];
         let wrong = ["invalid_request_error", "invalid_argument", "not_found_error", "bad_request", "badrequesterror"];
         if self.speaks_of_overflow() {
             ProviderErrorClass::ContextOverflow
@@ -219,7 +223,7 @@ impl Evidence {
             self.overloaded()
         } else if speaks(&["timed out", "timeout"]) {
             ProviderErrorClass::Timeout
-        } else if self.has(&broken) || speaks(&["unexpectedly stopped", "error was encountered while running"]) {
+        } else if speaks(&["unexpectedly stopped", "error was encountered while running"]) {
             ProviderErrorClass::Network
         } else if self.has(&wrong) {
             ProviderErrorClass::ModelError
@@ -228,6 +232,11 @@ impl Evidence {
         } else {
             ProviderErrorClass::InvalidResponse
         }
+    }
+
+    /// Whether the status is no more than a success, or than that the server failed.
+    fn says_nothing_else(&self) -> bool {
+        self.status < 400 || self.status == 500
     }
 
     /// An overloaded server that says when to come back is a rate limit; otherwise the next target is better.
