@@ -533,6 +533,28 @@ fn ollama_is_told_its_window_and_believed_no_cut_prompt() {
     complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
     assert_eq!(server.seen()[2].body["options"], json!({"num_ctx": 16_384, "top_k": 20}));
 
+    // As a target's option, by its name.
+    let options =
+        TargetOptions { base_url: Some(server.root()), context_size: Some(24_576), ..TargetOptions::default() };
+    let spec = ModelSpec::Target { name: "ollama:qwen3:8b".into(), options: Box::new(options) };
+    let resolved = resolve(&spec, &ModelSettings::default()).unwrap();
+    complete(&*resolved.provider, &request("a", "b")).unwrap();
+    assert_eq!(server.seen()[3].body["options"]["num_ctx"], 24_576);
+
+    // A wider window of its own cuts nothing, though few tokens were counted: neither option is taken for the usual one.
+    let few = Said { counts: Counts { input: 9_000, output: 5, ..Counts::default() }, ..Said::text("return 1") };
+    let long = ModelRequest { user_prompt: "x".repeat(100_000).into(), ..request("a", "b") };
+    let passed = Value::Map(Map::from([("num_ctx".to_owned(), 65_536.into())]));
+    let extra = Params { extra: BTreeMap::from([("options".to_owned(), Some(passed))]).into(), ..Params::default() };
+    for (context_size, params, fits) in
+        [(None, Params::default(), false), (Some(65_536), Params::default(), true), (None, extra, true)]
+    {
+        let server = WireServer::always(Answer::Said(few.clone()));
+        let settings = RemoteSettings { context_size, params, ..target(ollama, &server) };
+        let reply = complete(&Remote::new(settings).unwrap(), &long);
+        assert_eq!(reply.is_ok(), fits, "{context_size:?}: {reply:?}");
+    }
+
     let cut = Said { counts: Counts { input: 16_000, output: 5, ..Counts::default() }, ..Said::text("return 1") };
     let long = ModelRequest { user_prompt: "x".repeat(400_000).into(), ..request("a", "b") };
     let server = WireServer::always(Answer::Said(cut));

@@ -50,8 +50,11 @@ pub(super) fn body(wire: &Wire, request: &ModelRequest) -> Json {
     body
 }
 
+/// The window that goes out; a `num_ctx` in `extra` has the last word there.
 fn window(wire: &Wire) -> u32 {
-    wire.context_size.unwrap_or(DEFAULT_WINDOW)
+    let options = wire.params.extra.get("options").and_then(Value::as_map);
+    let passed = options.and_then(|options| options.get("num_ctx")).and_then(Value::as_int);
+    passed.and_then(|window| u32::try_from(window).ok()).or(wire.context_size).unwrap_or(DEFAULT_WINDOW)
 }
 
 fn message(message: &AgentMessage, names: &HashMap<&str, &str>) -> Json {
