@@ -1,6 +1,8 @@
 //! Servers that lie, break off, shout or say nothing, through every dialect, whole and in pieces: the right class, within
 //! the bound, and never a key.
 
+use std::path::PathBuf;
+
 use super::dialects::{ALL, both, listening, remote, spoken, target};
 use super::wire_server::Said;
 use super::*;
@@ -262,32 +264,94 @@ fn keys_never_come_back() {
     }
 }
 
-/// Each recorded refusal through the dialect of its vendor, asked for whole and in pieces.
-#[test]
-fn recorded_refusals_have_their_class_in_their_own_dialect() {
-    let mut seen = BTreeMap::new();
-    for path in std::fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().path()) {
-        let fixture: Json = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-        let vendors: &[Vendor] = match fixture["vendor"].as_str().unwrap() {
+/// Each recorded refusal, and the vendors whose servers say it.
+fn recorded() -> Vec<(PathBuf, Json, Vec<(Vendor, &'static str)>)> {
+    let mut paths: Vec<_> = std::fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(paths.len() >= 64, "{} fixtures", paths.len());
+    let vendors = |fixture: &Json| -> &[Vendor] {
+        match fixture["vendor"].as_str().unwrap() {
             "openai" => &[Vendor::OpenAi, Vendor::OpenAiResponses],
             "anthropic" => &[Vendor::Anthropic],
             "gemini" => &[Vendor::Gemini],
             "ollama" => &[Vendor::Ollama],
             _compatible => &[Vendor::OpenAiCompatible],
-        };
-        for vendor in vendors {
-            let vendor = ALL.into_iter().find(|(known, _)| known == vendor).unwrap();
-            for stream in [false, true] {
-                let error = refused(vendor, stream, Answer::fixture(&path));
-                let name = path.file_stem().unwrap().to_string_lossy();
-                assert_eq!(error.class.as_str(), fixture["expect"]["class"], "{name} {stream}: {error}");
-                let wait = error.retry_after.map(|wait| wait.as_millis() as u64);
-                assert_eq!(wait, fixture["expect"]["retry_after_ms"].as_u64(), "{name} {stream}");
+        }
+    };
+    let with_vendors = |path: PathBuf| {
+        let fixture: Json = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let own = ALL.into_iter().filter(|(vendor, _)| vendors(&fixture).contains(vendor)).collect();
+        (path, fixture, own)
+    };
+    paths.into_iter().map(with_vendors).collect()
+}
+
+/// Each recorded refusal through the dialect of its vendor, asked for whole and in pieces.
+#[test]
+fn every_recorded_refusal_has_its_class() {
+    let mut seen = BTreeMap::new();
+    for (path, fixture, vendors) in recorded() {
+        let name = path.file_stem().unwrap().to_string_lossy();
+        let expect = &fixture["expect"];
+        for (vendor, stream) in vendors.into_iter().flat_map(|vendor| [(vendor, false), (vendor, true)]) {
+            let error = refused(vendor, stream, Answer::fixture(&path));
+            assert_eq!(error.class.as_str(), expect["class"], "{name} {stream}: {error}");
+            let wait = error.retry_after.map(|wait| wait.as_millis() as u64);
+            assert_eq!(wait, expect["retry_after_ms"].as_u64(), "{name} {stream}");
+            for part in expect["message_includes"].as_array().into_iter().flatten() {
+                assert!(error.message.contains(part.as_str().unwrap()), "{name}: {error}");
             }
+            let target = format!("{:?}:{}: ", vendor.0, vendor.1).to_lowercase();
+            assert!(error.message.starts_with(&target), "{name}: {error}");
             *seen.entry(format!("{:?}", vendor.0)).or_insert(0) += 1;
         }
     }
-    assert!(seen.len() == ALL.len() && seen.values().sum::<i32>() >= 64, "{seen:?}");
+    assert_eq!(seen.len(), ALL.len(), "{seen:?}");
+}
+
+/// The same bodies as an event in the middle of a reply: without a status and headers the body alone says what it is.
+#[test]
+fn every_recorded_refusal_has_its_class_in_a_stream() {
+    // Where only the status or a header said it.
+    let without_status = BTreeMap::from([
+        ("anthropic_529_overloaded_retry_after", "network"),
+        ("openai_401_no_code", "model_error"),
+        ("openai_403_plain", "invalid_response"),
+        ("openai_403_region", "invalid_response"),
+        ("openai_409_conflict", "invalid_response"),
+        ("ollama_400_text", "invalid_response"),
+        ("ollama_404_model", "invalid_response"),
+    ]);
+    let (mut played, mut wrong) = (0, Vec::new());
+    for (path, fixture, vendors) in recorded() {
+        let name = path.file_stem().unwrap().to_string_lossy();
+        let body = fixture["body"].as_array().map_or(&fixture["body"], |list| &list[0]);
+        // Pages and bodies without an error are no events of any stream.
+        let Some(error) = body.get("error") else { continue };
+        let class = without_status.get(&*name).copied().unwrap_or(fixture["expect"]["class"].as_str().unwrap());
+        for vendor in vendors {
+            let events = match vendor.0 {
+                Vendor::OpenAiResponses => {
+                    // It has one code, and a type of its own.
+                    let code = ["code", "type"].iter().map(|name| &error[*name]).find(|code| !code.is_null());
+                    let top = json!({"type": "error", "code": code, "message": error["message"], "param": null});
+                    let failed = json!({"type": "response.failed", "response": {"status": "failed", "error": error}});
+                    vec![top, failed]
+                }
+                _other_vendor => vec![body.clone()],
+            };
+            for data in events {
+                let data = event(vendor, &data.to_string());
+                let error = refused(vendor, true, Answer::typed(stream_type(vendor), data));
+                if error.class.as_str() != class {
+                    wrong.push(format!("{vendor:?} {name}, not {class}: {error:?}"));
+                }
+                played += 1;
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(played >= 80, "{played} events");
 }
 
 /// Promise 5: also where a message is cut, no part of a key is left; with escapes, without, in JSON and in none.

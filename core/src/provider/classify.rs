@@ -225,7 +225,7 @@ impl Evidence {
             ProviderErrorClass::Timeout
         } else if speaks(&["unexpectedly stopped", "error was encountered while running"]) {
             ProviderErrorClass::Network
-        } else if self.has(&wrong) {
+        } else if self.has(&wrong) || self.codes.iter().any(|code| code.starts_with("invalid_")) {
             ProviderErrorClass::ModelError
         } else if speaks(&["model not found", "does not exist", "unsupported"]) {
             ProviderErrorClass::ModelError
