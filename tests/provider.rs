@@ -33,6 +33,9 @@ use serde_json::{Value as Json, json};
 #[allow(dead_code, reason = "shared with an example that uses less of it")]
 mod wire_server;
 
+#[cfg(feature = "lua")]
+#[path = "provider/calls.rs"]
+mod calls;
 #[path = "provider/dialects.rs"]
 mod dialects;
 #[path = "provider/hostile.rs"]
@@ -1044,7 +1047,8 @@ mod resolving {
         assert_eq!(told, [Some(0.1), Some(0.9)]);
     }
 
-    /// SC-1.48: the target's word, then its provider's, then everybody's; an explicit null takes away.
+    /// SC-1.48: the target's word, then its provider's, then everybody's; an explicit null takes away. Each place says
+    /// something or nothing (8 combinations), and with nulls there are 27.
     #[test]
     fn sc_1_48_the_nearest_word_wins_and_null_takes_away() {
         let server = WireServer::always(Answer::Program("return 1".into()));
@@ -1052,25 +1056,24 @@ mod resolving {
             params: Params { temperature, ..Params::default() },
             ..TargetOptions::default()
         };
-        let (all, provider, own) = (Some(Some(0.1)), Some(Some(0.2)), Some(Some(0.3)));
-        let cases = [
-            ([None, None, None], None),
-            ([all, None, None], Some(0.1)),
-            ([None, provider, None], Some(0.2)),
-            ([all, provider, None], Some(0.2)),
-            ([all, provider, own], Some(0.3)),
-            ([all, None, own], Some(0.3)),
-            ([all, Some(None), None], None),
-            ([all, provider, Some(None)], None),
-        ];
-        for (index, ([all, provider, own], expected)) in cases.into_iter().enumerate() {
-            let options = TargetOptions { base_url: Some(server.base_url()), ..told(all) };
-            let providers = BTreeMap::from([("openai-compatible".to_owned(), told(provider))]);
-            let settings = ModelSettings { options, providers, ..ModelSettings::default() };
-            let spec = ModelSpec::Target { name: "openai-compatible:m".into(), options: Box::new(told(own)) };
-            complete(&*resolve(&spec, &settings).unwrap().provider, &request("x", "y")).unwrap();
-            assert_eq!(server.seen()[index].body.get("temperature").and_then(Json::as_f64), expected, "case {index}");
+        let words = |word: f64| [None, Some(Some(word)), Some(None)];
+        let mut seen = 0;
+        for all in words(0.1) {
+            for provider in words(0.2) {
+                for own in words(0.3) {
+                    let options = TargetOptions { base_url: Some(server.base_url()), ..told(all) };
+                    let providers = BTreeMap::from([("openai-compatible".to_owned(), told(provider))]);
+                    let settings = ModelSettings { options, providers, ..ModelSettings::default() };
+                    let spec = ModelSpec::Target { name: "openai-compatible:m".into(), options: Box::new(told(own)) };
+                    complete(&*resolve(&spec, &settings).unwrap().provider, &request("x", "y")).unwrap();
+                    let sent = server.seen()[seen].body.get("temperature").cloned();
+                    seen += 1;
+                    let nearest = [own, provider, all].into_iter().flatten().next().flatten();
+                    assert_eq!(sent, nearest.map(Json::from), "{all:?} {provider:?} {own:?}");
+                }
+            }
         }
+        assert_eq!(seen, 27);
     }
 
     /// A key belongs to the address that it was given with, also where the name says another address.

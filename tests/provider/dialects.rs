@@ -249,6 +249,57 @@ fn sc_1_51_off_means_off() {
     }
 }
 
+/// SC-1.49: effort is on the wire of every OpenAI-style target that knows it; one that does not has no such key, and answers.
+#[test]
+fn sc_1_49_effort_is_passed_where_it_is_supported() {
+    let params = Params { reasoning_effort: Some(Some("high".into())), ..Params::default() };
+    for (vendor, model, known) in [
+        (Vendor::OpenAi, "gpt-5.1", true),
+        (Vendor::OpenAiResponses, "gpt-5.1", true),
+        (Vendor::OpenAiCompatible, "qwen", true),
+        (Vendor::OpenAi, "gpt-4.1", false),
+        (Vendor::OpenAiResponses, "gpt-4.1", false),
+        (Vendor::Anthropic, "claude-3-haiku", false),
+        (Vendor::Gemini, "gemini-2.0-flash", false),
+    ] {
+        for stream in [false, true] {
+            let server = WireServer::always(Answer::Program("return 1".into()));
+            let settings =
+                RemoteSettings { params: params.clone(), stream: Some(stream), ..target((vendor, model), &server) };
+            let reply = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+            let body = &server.seen()[0].body;
+            let place = if vendor == Vendor::OpenAiResponses { "/reasoning/effort" } else { "/reasoning_effort" };
+            assert_eq!(body.pointer(place), known.then(|| json!("high")).as_ref(), "{vendor:?} {model}: {body}");
+            assert_eq!(body.to_string().contains("\"high\""), known, "{vendor:?} {model}: {body}");
+            assert_eq!(reply.omitted.is_empty(), known, "{vendor:?} {model}");
+            assert_eq!(reply.tool_calls.len(), 1, "{vendor:?} {model}");
+        }
+    }
+}
+
+/// SC-1.50: thinking is sent to a target that thinks, and its choice of tool is not forced then; without, it is.
+#[test]
+fn sc_1_50_who_thinks_is_not_forced_to_a_tool() {
+    for model in ["claude-3-7-sonnet", "claude-sonnet-4-5", "claude-opus-4-7"] {
+        for budget in [None, Some(2_048)] {
+            let params = Params { extended_thinking: Some(budget), ..Params::default() };
+            let server = WireServer::always(Answer::Program("return 1".into()));
+            let settings = RemoteSettings { params, ..target((Vendor::Anthropic, model), &server) };
+            let reply = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+            let body = &server.seen()[0].body;
+            assert_eq!(body["tools"][0]["name"], "execute_program", "{model}");
+            assert_eq!(reply.tool_calls[0].name, "execute_program", "{model}");
+            if budget.is_some() {
+                assert!(body["thinking"].is_object(), "{model}: {body}");
+                assert_eq!(body["tool_choice"], json!({"type": "auto"}), "{model}");
+            } else {
+                assert!(body.get("thinking").is_none(), "{model}: {body}");
+                assert_eq!(body["tool_choice"], json!({"type": "tool", "name": "execute_program"}), "{model}");
+            }
+        }
+    }
+}
+
 /// SC-1.49, SC-1.50: effort and thinking under the vendors' names, where the model knows them.
 #[test]
 fn sc_1_50_thinking_is_asked_for_where_it_exists() {
