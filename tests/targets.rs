@@ -27,7 +27,7 @@ use tracing::{Event, Subscriber};
 #[derive(Clone)]
 enum Answer {
     Program(&'static str),
-    Reply(ModelReply),
+    Reply(Box<ModelReply>),
     Fail(ProviderErrorClass, Option<f64>),
 }
 
@@ -35,6 +35,10 @@ use Answer::{Fail, Program, Reply};
 use ProviderErrorClass::{
     Auth, ContextOverflow, InvalidResponse, ModelError, Network, Quota, RateLimit, Timeout as TimedOut,
 };
+
+fn reply(reply: ModelReply) -> Answer {
+    Reply(Box::new(reply))
+}
 
 /// Every wait that a call makes, in seconds; none of them takes time.
 #[derive(Debug, Default)]
@@ -82,7 +86,7 @@ impl World {
                 let number = next.fetch_add(1, Ordering::SeqCst) as usize;
                 match answers[number.min(answers.len() - 1)].clone() {
                     Program(code) => Ok(ModelReply::text(code)),
-                    Reply(reply) => Ok(reply),
+                    Reply(reply) => Ok(*reply),
                     Fail(class, wait) => Err(ProviderError {
                         retry_after: wait.map(Duration::from_secs_f64),
                         ..ProviderError::new(class, format!("{name} says {}", class.as_str()))
@@ -341,7 +345,7 @@ fn sc_3_28_a_window_that_is_too_small_is_an_event() {
 /// SC-3.22, SC-3.24: what is no program goes to the next target, which is told what was wrong.
 #[test]
 fn sc_3_22_sc_3_24_a_malformed_answer_goes_to_the_next_target_with_its_fault() {
-    let broken = Reply(ModelReply::call("", "execute_program", "{\"code\": "));
+    let broken = reply(ModelReply::call("", "execute_program", "{\"code\": "));
     let world = World::new(&[&[broken], &[ONE]], &attempts(2));
     let outcome = world.call();
     assert_eq!((outcome.value(), world.asked().as_str()), (&1.into(), "AB"));
@@ -354,7 +358,7 @@ fn sc_3_22_sc_3_24_a_malformed_answer_goes_to_the_next_target_with_its_fault() {
 /// SC-1.15, S1: one counter, whatever goes wrong.
 #[test]
 fn sc_1_15_failures_and_malformed_answers_share_one_counter() {
-    let broken = Reply(ModelReply::call("", "execute_program", "{"));
+    let broken = reply(ModelReply::call("", "execute_program", "{"));
     let world = World::new(&[&[Fail(Network, None), broken, ONE]], &attempts(2));
     let outcome = world.call();
     assert_eq!(world.asked(), "AA");
@@ -368,7 +372,7 @@ fn ec_ad1_a_reply_that_was_cut_is_no_program() {
     for reason in ["length", "MAX_TOKENS", "max_output_tokens", "content_filter"] {
         let usage = Some(Usage { input: 5, output: 5, ..Usage::default() });
         let stop_reason = Some(reason.to_owned());
-        let cut = Reply(ModelReply { usage, stop_reason, ..ModelReply::text("context.step = 1\n") });
+        let cut = reply(ModelReply { usage, stop_reason, ..ModelReply::text("context.step = 1\n") });
         let world = World::new(&[&[cut]], &attempts(2));
         let agent = world.agent();
         let outcome = agent.call("work", Vec::new(), Map::new()).unwrap();
@@ -380,14 +384,14 @@ fn ec_ad1_a_reply_that_was_cut_is_no_program() {
     // A whole call is a whole call.
     let stop_reason = Some("length".to_owned());
     let whole = ModelReply { stop_reason, ..ModelReply::call("", "execute_program", r#"{"code": "return 1"}"#) };
-    assert_eq!(play(&[&[Reply(whole)]], 1), ended("A", &[], "1"));
+    assert_eq!(play(&[&[reply(whole)]], 1), ended("A", &[], "1"));
 }
 
 #[test]
 fn an_entrys_error_is_scrubbed_and_bounded() {
     let key = Secret::new("sk-accounting-0123456789").unwrap();
     let arguments = format!(r#"{{"code": "return 1", "language": "{}{}"}}"#, key.expose(), "x".repeat(200_000));
-    let world = World::new(&[&[Reply(ModelReply::call("", "execute_program", arguments))]], &attempts(1));
+    let world = World::new(&[&[reply(ModelReply::call("", "execute_program", arguments))]], &attempts(1));
     let outcome = world.call();
     let error = &outcome.metadata.unwrap().accounting[0].error.as_ref().unwrap().1.clone();
     assert!(error.len() <= 4 << 10 && !error.contains(key.expose()), "{} bytes", error.len());
@@ -408,7 +412,7 @@ fn when_all_fail_the_error_holds_everybodys_words() {
 }
 
 fn reply_with(usage: Usage) -> Answer {
-    Reply(ModelReply {
+    reply(ModelReply {
         usage: Some(usage),
         stop_reason: Some("stop".to_owned()),
         model: Some("m-2026".to_owned()),
@@ -422,7 +426,7 @@ fn reply_with(usage: Usage) -> Answer {
 fn sc_4_01_every_request_has_a_typed_entry() {
     let usage = Usage { input: 100, cached: 30, output: 7, cache_write: 10, reasoning: 2 };
     let options = r#"{"max_generation_attempts": 3, "prices": {"C": {"input": 1, "output": 2, "cached": 0.5}}}"#;
-    let broken = Reply(ModelReply::call("", "execute_program", "{"));
+    let broken = reply(ModelReply::call("", "execute_program", "{"));
     let world = World::new(&[&[Fail(RateLimit, None)], &[broken], &[reply_with(usage)]], options);
     let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as i64;
     let outcome = world.call();
@@ -495,7 +499,7 @@ fn a_runtime_counts_what_its_models_used_by_target() {
     assert_eq!((used[1].1.cost.usd(), used[1].1.unpriced), (0.000_045, 0));
 
     // A reply that is no program counts as failed, with what it used.
-    let broken = Reply(ModelReply { usage: Some(usage), ..ModelReply::call("", "execute_program", "{") });
+    let broken = reply(ModelReply { usage: Some(usage), ..ModelReply::call("", "execute_program", "{") });
     let world = World::new(&[&[broken, ONE]], &attempts(2));
     assert!(world.call().ok());
     let used = world.runtime.usage();
@@ -506,7 +510,7 @@ fn a_runtime_counts_what_its_models_used_by_target() {
 #[test]
 fn max_cost_bounds_the_whole_flow() {
     let usage = Usage { input: 1_000_000, ..Usage::default() };
-    let delegating = Reply(ModelReply { usage: Some(usage), ..ModelReply::text("return agent:delegate('x'):work()") });
+    let delegating = reply(ModelReply { usage: Some(usage), ..ModelReply::text("return agent:delegate('x'):work()") });
     let prices = r#""prices": {"A": {"input": 1, "output": 1}}, "execution_repairs": 0"#;
     let world = World::new(&[&[delegating]], &format!(r#"{{"max_cost": 2.5, {prices}}}"#));
     let outcome = world.call();
@@ -515,7 +519,7 @@ fn max_cost_bounds_the_whole_flow() {
     assert_eq!(world.asked(), "AAA");
 
     // Within one call: a repair that nobody can pay for is not asked for.
-    let failing = Reply(ModelReply { usage: Some(usage), ..ModelReply::text("error('no')") });
+    let failing = reply(ModelReply { usage: Some(usage), ..ModelReply::text("error('no')") });
     let prices = r#""prices": {"A": {"input": 1, "output": 1}}, "execution_repairs": 3"#;
     let world = World::new(&[&[failing]], &format!(r#"{{"max_cost": 1.5, {prices}}}"#));
     let outcome = world.call();
@@ -540,7 +544,7 @@ fn max_cost_without_prices_is_refused_and_a_target_without_one_ends_the_flow() {
     assert!(error.contains("goes together with `prices`"), "{error}");
 
     let usage = Usage { input: 10, ..Usage::default() };
-    let failing = Reply(ModelReply { usage: Some(usage), ..ModelReply::text("error('no')") });
+    let failing = reply(ModelReply { usage: Some(usage), ..ModelReply::text("error('no')") });
     let prices = r#"{"max_cost": 1, "prices": {"B": {"input": 1, "output": 1}}}"#;
     let world = World::new(&[&[failing]], prices);
     let outcome = world.call();

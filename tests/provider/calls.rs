@@ -1,7 +1,7 @@
 //! Targets behind HTTP through an agent: what of them reaches a call, and what does not.
 
 use cadenza_core::runtime::Runtime;
-use cadenza_core::runtime::options::Options;
+use cadenza_core::runtime::options::{Options, StoreOption};
 
 use super::dialects::{ALL, target};
 use super::wire_server::Said;
@@ -21,7 +21,8 @@ fn sc_3_23_nothing_of_a_cut_stream_is_anywhere() {
             let settings = RemoteSettings { stream: Some(stream), ..target(vendor, server) };
             ModelSpec::Provider(Arc::new(Remote::new(settings).unwrap()))
         });
-        let options = Options { model: Some(ModelSpec::Targets(targets.into())), ..Options::default() };
+        let model = Some(ModelSpec::Targets(targets.into()));
+        let options = Options { model, store: Some(StoreOption::Memory), ..Options::default() };
         let runtime = Runtime::builder().options(options).build().unwrap();
         let agent = runtime.agent("calculator", Options::default()).unwrap();
         let outcome = agent.call("work", Vec::new(), Map::new()).unwrap();
@@ -58,6 +59,7 @@ fn sc_1_51_off_options_are_absent() {
                 model: Some(format!("{provider}:{model}").as_str().into()),
                 ..Options::from_map(&map).unwrap()
             };
+            options.store = Some(StoreOption::Memory);
             options.target.base_url = Some(base_url);
             options.target.api_key = Secret::new(KEY);
             let runtime = Runtime::builder().options(options).build().unwrap();

@@ -225,7 +225,10 @@ impl Evidence {
             ProviderErrorClass::Timeout
         } else if speaks(&["unexpectedly stopped", "error was encountered while running"]) {
             ProviderErrorClass::Network
-        } else if self.has(&wrong) || speaks(&["model not found", "does not exist", "unsupported"]) {
+        } else if self.has(&wrong)
+            || self.codes.iter().any(|code| code.starts_with("invalid_"))
+            || speaks(&["model not found", "does not exist", "unsupported"])
+        {
             ProviderErrorClass::ModelError
         } else {
             ProviderErrorClass::InvalidResponse

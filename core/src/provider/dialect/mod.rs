@@ -587,6 +587,15 @@ mod tests {
         }
     }
 
+    /// Places of such a walk.
+    fn size(json: &Json) -> usize {
+        1 + match json {
+            Json::Array(list) => list.iter().map(size).sum(),
+            Json::Object(map) => map.values().map(size).sum(),
+            Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => 0,
+        }
+    }
+
     #[test]
     fn what_once_was_a_panic_is_none() {
         let start = |usage: Json| json!({"type": "message_start", "message": {"usage": usage}});
@@ -601,10 +610,11 @@ mod tests {
     #[test]
     fn a_stream_with_one_wrong_value_is_no_panic() {
         for vendor in ALL {
-            for wrong in [json!(null), json!("x"), json!(5), json!(u64::MAX), json!([[]]), json!({"x": {}})] {
-                for (index, size) in real(vendor).iter().map(|event| event.to_string().len()).enumerate() {
-                    for place in 0..size.min(60) {
-                        let mut events = real(vendor);
+            let events = real(vendor);
+            for wrong in [json!(null), json!("x"), json!(u64::MAX), json!([[]])] {
+                for index in 0..events.len() {
+                    for place in 0..size(&events[index]) {
+                        let mut events = events.clone();
                         replace(&mut events[index], &mut place.clone(), &wrong);
                         play(vendor, &events);
                     }
@@ -614,7 +624,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
         /// Whatever a server says, it is a reply or a fault, and soon.
         #[test]
