@@ -370,8 +370,7 @@ fn printed(tell: impl FnOnce(&dyn Watcher)) -> String {
     let printer = Printer::new(move |text| out.lock().unwrap().push_str(text));
     tell(&*printer);
     printer.flush();
-    let written = written.lock().unwrap().clone();
-    written
+    written.lock().unwrap().clone()
 }
 
 #[test]
