@@ -176,7 +176,7 @@ impl Remote {
         }
         let kind = kind(reply.header("content-type"));
         if !is_json(&kind) {
-            // As the server wrote it: in lower case a key would not be found.
+            // As the server wrote it: in lower case a private word would not be found.
             let kind = self.hidden.scrub_failure(reply.header("content-type").unwrap_or_default());
             let start = self.hidden.start_of(&reply.body);
             return Err(self.invalid(format_args!("the reply is {kind}, not JSON; check `base_url`: {start}")));
