@@ -88,8 +88,11 @@ fn model() -> Arc<dyn Provider> {
     )
 }
 
+/// What became of a call: its value or error, tokens, attempts, note.
+type Ended = (Result<Value, String>, u64, u64, Option<String>);
+
 /// A flow with a repair, state, a large result by its reference, and a failing provider.
-fn flow(runtime: &Runtime) -> Vec<(Result<Value, String>, u64, u64, Option<String>)> {
+fn flow(runtime: &Runtime) -> Vec<Ended> {
     let agent = agent(runtime, "calculator");
     [
         ("divide", vec![7.into(), 2.into()]),

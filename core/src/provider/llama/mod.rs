@@ -113,6 +113,14 @@ impl Llama {
         if settings.max_output_tokens == 0 || settings.context_size == Some(0) || settings.threads == Some(0) {
             return Err(refused(LlamaProblem::Zero));
         }
+        if !settings.omitted.is_empty() {
+            let parameters = settings.omitted.join(", ");
+            tracing::warn!(
+                model = settings.name,
+                parameters,
+                "these options mean nothing to a local model; take them away"
+            );
+        }
         let checked = gguf::check(&settings.path).map_err(|error| refused(LlamaProblem::File(error)))?;
         let (engine, facts) = loaded(&settings, checked).map_err(|why| refused(LlamaProblem::Load(why)))?;
         let (digest, window, version) = (checked.digest, facts.window, grammar::VERSION);
