@@ -21,15 +21,24 @@ async def collected(call):
     return [event async for event in call]
 
 
+def err_with(capsys, words):
+    """What stands on standard error once `words` stand there: a loaded machine prints a moment later."""
+    shown, until = "", time.monotonic() + 10
+    while words not in shown and time.monotonic() < until:
+        shown += capsys.readouterr().err
+        time.sleep(0.01)
+    return shown + capsys.readouterr().err
+
+
 def test_verbose_shows_programs_and_no_kept_ones(model, capsys):
     with Runtime(model=model, verbose=True) as runtime:
         calc = runtime.agent("calculator")
         assert calc.add(2, 3).value == 5
-        # What the outcome's reader sees after it stood there before it.
-        assert capsys.readouterr().err == "-- calculator.add (attempt 1)\nreturn args[1] + args[2]\n"
+        program = "return args[1] + args[2]\n"
+        assert err_with(capsys, program) == "-- calculator.add (attempt 1)\n" + program
         assert calc.add(4, 5).value == 9
         calc.boom()
-        shown = capsys.readouterr().err
+        shown = err_with(capsys, "failed: execution, raised: ")
     assert "calculator.add" not in shown, "a kept program ran"
     assert shown.count('-- calculator.boom (attempt 1)\nerror("boom")\n') == 1
     assert "-- calculator.boom (attempt 1) failed: execution, raised: " in shown
@@ -41,7 +50,8 @@ def test_verbose_belongs_to_whom_it_is_given(model, capsys):
         loud = runtime.agent("loud", verbose=True)
         loud.delegate("child").add(2, 3)
         loud.delegate("silent", verbose=False).add(2, 3)
-    shown = capsys.readouterr().err
+        loud.last()
+    shown = err_with(capsys, "loud.last")
     assert "child.add" in shown
     assert "quiet" not in shown
     assert "silent" not in shown
@@ -113,9 +123,10 @@ def test_failed_attempts_and_nested_calls_are_events():
 
 
 def test_leaving_the_loop_cancels_the_call():
-    cancelled = asyncio.Event()
+    started, cancelled = asyncio.Event(), asyncio.Event()
 
     async def model(request):
+        started.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -126,6 +137,8 @@ def test_leaving_the_loop_cancels_the_call():
         with Runtime(model=model) as runtime:
             async for event in AsyncAgent.for_role("calculator", runtime=runtime).add(2, 3):
                 assert event["event"] == "attempt_started"
+                # The model is told of the call and of its end by the loop: let it begin.
+                await asyncio.wait_for(started.wait(), 5)
                 break
             await asyncio.wait_for(cancelled.wait(), 5)
             until = time.monotonic() + 5
