@@ -148,7 +148,10 @@ pub fn default_log() -> Result<PathBuf, Failure> {
     Ok(match (options.log, options.store) {
         (Some(LogOption::Path(path)), _) | (_, Some(StoreOption::Path(path))) => path,
         (Some(LogOption::Off | LogOption::Sink(_)) | None, Some(StoreOption::Default) | None) => {
-            users_own().unwrap_or_else(cadenza_core::log::default_path)
+            let log = Some(cadenza_core::log::default_path()).filter(|path| path.exists());
+            users_own().or(log).ok_or_else(|| {
+                Failure::usage("nothing is recorded yet: the first call makes a store; or name a log or a store")
+            })?
         }
         (Some(LogOption::Off | LogOption::DefaultPath | LogOption::Sink(_)) | None, _) => {
             cadenza_core::log::default_path()

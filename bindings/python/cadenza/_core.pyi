@@ -92,7 +92,7 @@ class _Options(_TargetOptions, total=False):
     delegation_contract: Mapping[str, Any] | None
     tools: Iterable[Callable[..., Any]] | Mapping[str, Callable[..., Any]] | Callable[..., Any] | None
     reuse: Literal["auto", "off", "locked"]
-    store: str | None
+    store: str | PathLike[str] | None
     record: str | None
     name: str | None
     namespace: str

@@ -130,7 +130,7 @@ impl PyOutcome {
     }
 
     /// How the call went: agent_outcome, reason, call_id, trace_id, head, length, inferences, tokens, attempts, source,
-    /// language, code.
+    /// reuse, language, code, durability, accounting (an entry for every request to a model), and note where there is one.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let metadata = self.metadata.get_or_try_init(py, || {

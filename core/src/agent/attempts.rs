@@ -86,6 +86,8 @@ pub(super) struct Attempts<'a> {
     /// One entry for every request.
     pub(super) accounting: Vec<AccountingEntry>,
     watching: Watching<'a>,
+    /// The model refuses this call, and will again: the account, the model's name or the window is wrong for it.
+    refused: bool,
     /// Why the time of the model or of the call ran out, when it did.
     time_up: Option<String>,
     /// Tokens of this call that its flow knows of.
@@ -127,6 +129,7 @@ impl<'a> Attempts<'a> {
             rotation: rotation(call),
             unanswered: Vec::new(),
             accounting: Vec::new(),
+            refused: false,
             watching: Watching::new(call, frame.depth),
             time_up: None,
             charged: 0,
@@ -183,7 +186,7 @@ impl<'a> Attempts<'a> {
                     None if ended.message.is_empty() => ended.reason.as_str().into(),
                     None => (&*ended.message).into(),
                 };
-                Err(OutcomeError { error_type, message: bounded(&message), retriable })
+                Err(OutcomeError { error_type, message: bounded(&message), retriable: retriable && !self.refused })
             }
             (None, Some(success)) => self.conclude(success),
             // The kernel proves that a required tool ran (EC-IC1); without one there is nothing to return.
@@ -435,7 +438,7 @@ impl<'a> Attempts<'a> {
                     self.account(answered(entry, &reply, prompt_bytes, &settings.prices), is_model);
                     if !settings.provider.targets().is_empty() {
                         reply.model.get_or_insert_with(|| target.model().to_owned());
-                        reply.note = reply.note.or_else(|| targets::fallback_note(target.model(), &self.unanswered));
+                        reply.note = targets::fallback_note(target.model(), &self.unanswered).or(reply.note);
                     }
                     return self.inferred(&reply, prompt_bytes);
                 }
@@ -466,9 +469,10 @@ impl<'a> Attempts<'a> {
             );
         }
         let next = self.rotation.failed(&error).filter(|_| !error.class.is_fatal() && !call.is_over());
-        // The same window is too small a second time; another target's may not be (SC-3.28).
+        // A window is too small a second time, and a name is wrong; another target's may not be (SC-3.20, SC-3.28).
         let alone = call.agent.0.settings.provider.targets().is_empty();
-        let hopeless = error.class == ProviderErrorClass::ContextOverflow && alone;
+        let hopeless =
+            alone && matches!(error.class, ProviderErrorClass::ContextOverflow | ProviderErrorClass::ModelError);
         match next {
             Some(wait) if !hopeless && wait < call.left() => {
                 self.unanswered.push((model.to_owned(), error));
@@ -482,6 +486,13 @@ impl<'a> Attempts<'a> {
             }
             Some(_) | None => {
                 let fatal = error.class.is_fatal();
+                self.refused = matches!(
+                    error.class,
+                    ProviderErrorClass::Auth
+                        | ProviderErrorClass::Quota
+                        | ProviderErrorClass::ModelError
+                        | ProviderErrorClass::ContextOverflow
+                );
                 self.unanswered.push((model.to_owned(), error));
                 let failures = std::mem::take(&mut self.unanswered);
                 // Who is refused by an account is told that, and nothing else.

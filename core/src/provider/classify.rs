@@ -268,6 +268,9 @@ impl Evidence {
             }
             ProviderErrorClass::Timeout => "the server gave up waiting for the model",
             ProviderErrorClass::Network => "the server failed",
+            ProviderErrorClass::ModelError if self.status == 404 => {
+                "the server does not know it; check the model's name, and the path in `base_url`"
+            }
             ProviderErrorClass::ModelError => "the server refuses the request; check the model's name and the options",
             ProviderErrorClass::InvalidResponse => "the server answered with something that is not a completion",
             ProviderErrorClass::Failed => "the provider failed",

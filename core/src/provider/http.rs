@@ -306,6 +306,7 @@ fn header_texts(headers: &HeaderMap, hidden: &Hidden) -> Vec<(String, String)> {
 
 fn transport_failure(post: &Post, error: reqwest::Error) -> ProviderError {
     let (model, host) = (&post.model, post.url.host_str().unwrap_or("?"));
+    let port = post.url.port_or_known_default().unwrap_or_default();
     let timed_out = error.is_timeout();
     let what = if error.is_dns() {
         "the name is unknown"
@@ -320,7 +321,9 @@ fn transport_failure(post: &Post, error: reqwest::Error) -> ProviderError {
     };
     let class = if timed_out { ProviderErrorClass::Timeout } else { ProviderErrorClass::Network };
     let details = chain(&error.without_url());
-    let message = format!("{model}: {what} ({host}): {details}; check `base_url`, the network and the server");
+    let through = if post.proxy.as_ref().is_some_and(Option::is_some) { " through `proxy`" } else { "" };
+    let message =
+        format!("{model}: {what} ({host}:{port}{through}): {details}; check `base_url`, the network and the server");
     ProviderError::new(class, post.hidden.scrub_failure(&message))
 }
 

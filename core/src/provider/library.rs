@@ -108,16 +108,12 @@ impl Library {
     /// What is missing, what there is, and what to do.
     fn missing(&self, role: &str, method: &str, language: Language) -> ProviderError {
         let mut message = match self.role(role) {
-            None => format!(
-                "no model is configured, and the embedded library has no role `{}` (it has: {})",
-                shown(role),
-                listed(self.roles())
-            ),
+            None => format!("the embedded library has no role `{}` (it has: {})", shown(role), listed(self.roles())),
             Some(known) if known.method(method).is_some() => {
                 format!("the embedded library has `{}` of `{}`, but not in {language}", shown(method), shown(role))
             }
             Some(known) => format!(
-                "no model is configured, and the embedded library has no method `{}` for `{}`{} (it has: {})",
+                "the embedded library has no method `{}` for `{}`{} (it has: {})",
                 shown(method),
                 shown(role),
                 nearest(method, known.methods.keys().map(String::as_str)),
@@ -157,7 +153,7 @@ impl Provider for Library {
                 // No model was asked: nothing to charge, nothing to estimate.
                 usage: Some(Usage::default()),
                 note: Some(Cow::Borrowed(
-                    "the program comes from the embedded library; no model is configured (set CADENZA_MODEL or `model`)",
+                    "the program comes from the embedded library, not from a model (CADENZA_MODEL or `model` names one)",
                 )),
                 ..ModelReply::default()
             }),

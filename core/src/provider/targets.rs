@@ -45,9 +45,8 @@ impl Targets {
             match target.complete(&asked, cancel).await {
                 Ok(mut reply) => {
                     reply.model.get_or_insert_with(|| target.model().to_owned());
-                    if reply.note.is_none() {
-                        reply.note = fallback_note(target.model(), &failures);
-                    }
+                    // Who did not answer is the news, also where the library did.
+                    reply.note = fallback_note(target.model(), &failures).or(reply.note);
                     return Ok(reply);
                 }
                 Err(error) if error.class.is_fatal() => return Err(error),
@@ -87,8 +86,13 @@ pub(crate) fn all_failed(mut failures: Vec<(String, ProviderError)>) -> Provider
         return last;
     }
     let mut message = format!("{} attempts failed; the last: {}", failures.len() + 1, last.message);
+    // What was said again is said once.
+    let mut said = vec![&last.message];
     for (_, error) in failures.iter().rev() {
-        let _ = write!(message, "; before: {}", error.message);
+        if !said.contains(&&error.message) {
+            let _ = write!(message, "; before: {}", error.message);
+            said.push(&error.message);
+        }
     }
     // Whoever waits should wait for the target that is free first.
     let waits = failures.iter().map(|(_, error)| error.retry_after).chain([last.retry_after]);

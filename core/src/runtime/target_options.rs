@@ -33,8 +33,25 @@ pub const NAMES: [&str; 19] = [
     "force_params",
 ];
 
+/// Those of them for which null is no word at all. For the others it takes away what a farther place says.
+const UNSET_BY_NULL: [&str; 9] = [
+    "base_url",
+    "api_key",
+    "api_key_file",
+    "output",
+    "stream",
+    "context_size",
+    "threads",
+    "gpu_layers",
+    "force_params",
+];
+
 /// Reads one of [`NAMES`]; false for any other name.
 pub(super) fn read(options: &mut TargetOptions, name: &str, value: &Value) -> Result<bool, OptionError> {
+    // Whoever passes on what may be unset, such as a variable of the environment, says nothing with it.
+    if *value == Value::Null && UNSET_BY_NULL.contains(&name) {
+        return Ok(true);
+    }
     let params = &mut options.params;
     match name {
         "base_url" => options.base_url = Some(text("base_url", value)?),
@@ -100,10 +117,13 @@ pub(super) fn providers(value: &Value) -> Result<BTreeMap<String, TargetOptions>
             for (provider, options) in providers {
                 let Value::Map(options) = options else { return Err(expected()) };
                 if !PROVIDERS.contains(&provider.as_str()) {
-                    let name = format!("providers.{provider}");
-                    return Err(OptionError::Unknown { name, suggestion: nearest(provider, &PROVIDERS) });
+                    let known = || format!("there are {}", PROVIDERS.join(", "));
+                    let hint =
+                        nearest(provider, &PROVIDERS).map_or_else(known, |near| format!("did you mean {near:?}?"));
+                    let message = format!("no provider {provider:?}; {hint}");
+                    return Err(OptionError::Invalid { name: "providers", message });
                 }
-                read.insert(provider.clone(), of_map(options, &[])?);
+                read.insert(provider.clone(), of_map("providers", options, &[])?);
             }
             Ok(read)
         }
@@ -121,7 +141,7 @@ pub(super) fn target(value: &Value) -> Result<ModelSpec, OptionError> {
                 name: "model",
                 message: "a target that is a map names its model: {\"model\": \"provider:name\", …}".to_owned(),
             })?;
-            let options = of_map(fields, &["model"])?;
+            let options = of_map("model", fields, &["model"])?;
             Ok(ModelSpec::Target { name: model.to_owned(), options: Box::new(options) })
         }
         Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) | Value::List(_) => {
@@ -130,14 +150,13 @@ pub(super) fn target(value: &Value) -> Result<ModelSpec, OptionError> {
     }
 }
 
-fn of_map(fields: &Map, besides: &[&str]) -> Result<TargetOptions, OptionError> {
+fn of_map(of: &'static str, fields: &Map, besides: &[&str]) -> Result<TargetOptions, OptionError> {
     let mut options = TargetOptions::default();
     for (name, value) in fields.iter().filter(|(name, _)| !besides.contains(&name.as_str())) {
         if !read(&mut options, name, value)? {
-            return Err(OptionError::Unknown {
-                name: format!("{name} (of a target)"),
-                suggestion: nearest(name, &NAMES),
-            });
+            let known = || format!("there are {}", NAMES.join(", "));
+            let hint = nearest(name, &NAMES).map_or_else(known, |near| format!("did you mean {near:?}?"));
+            return Err(OptionError::Invalid { name: of, message: format!("a target has no option {name:?}; {hint}") });
         }
     }
     Ok(options)
