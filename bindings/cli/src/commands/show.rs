@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use cadenza_core::outcome::ReuseReason;
-use cadenza_core::value::Value;
+use cadenza_core::value::{Map, Value};
 
 use super::{say, say_json};
 use crate::failure::{Exit, Failure};
@@ -106,6 +106,9 @@ fn facts(entry: &Entry) -> Vec<(&'static str, String)> {
     if tokens != (0.0, 0.0) {
         facts.push(("tokens", format!("{} in, {} out", tokens.0, tokens.1)));
     }
+    if let Some(Value::List(requests)) = entry.shown().get("accounting") {
+        facts.extend(requests.iter().filter_map(|request| Some(("asked", asked(request.as_map()?)))));
+    }
     for name in ["args", "kwargs"] {
         match entry.shown().get(name) {
             Some(Value::List(list)) if !list.is_empty() => facts.push((name, Value::List(list.clone()).to_json())),
@@ -115,6 +118,25 @@ fn facts(entry: &Entry) -> Vec<(&'static str, String)> {
     }
     facts.retain(|(_, value)| !value.is_empty());
     facts
+}
+
+/// A request to a model in one line: who was asked, who answered, how long it took and what it cost.
+fn asked(request: &Map) -> String {
+    let text = |name: &str| request.get(name).and_then(Value::as_str).unwrap_or_default();
+    let number = |name: &str| request.get(name).and_then(Value::as_float);
+    let (provider, model) = (text("provider"), text("model"));
+    let mut line = if provider == model { model.to_owned() } else { format!("{provider}:{model}") };
+    if !text("actual_model").is_empty() {
+        line.push_str(&format!(" ({})", text("actual_model")));
+    }
+    line.push_str(&format!(", {}, {}", text("status"), milliseconds(number("latency_ms").unwrap_or_default())));
+    if let Some(cost) = number("cost_usd") {
+        line.push_str(&format!(", {cost} USD"));
+    }
+    if !text("error_class").is_empty() {
+        line.push_str(&format!(", {}", text("error_class")));
+    }
+    line
 }
 
 fn attempt(failure: &Value) -> String {
