@@ -161,7 +161,7 @@ fn what_is_recorded_is_played_without_the_model() {
         text.lines().filter_map(|line| Some(line.strip_prefix("{\"request\":\"")?[..16].to_owned())).collect()
     };
     assert_eq!(digests(&path), digests(&again));
-    assert!(digests(&path).len() > 8);
+    assert!(digests(&path).len() >= 8);
 }
 
 #[test]
