@@ -176,8 +176,8 @@ impl Header {
         })
     }
 
-    /// The vocabulary. llama.cpp ends the process where a token stands twice, as it counts them: one without a text
-    /// stands for its number.
+    /// The vocabulary. llama.cpp ends the process where a token stands twice, as it reads them: up to a zero byte, and one
+    /// without a text by its number.
     fn tokens(&mut self, kind: u32) -> Result<Kept, GgufError> {
         const NONE: GgufError = GgufError::NotAModel("it has no vocabulary");
         if kind != 9 || self.u32()? != 8 {
@@ -201,6 +201,9 @@ impl Header {
             }
             let mut token = vec![0; usize::try_from(bytes).unwrap_or(0)];
             self.read(&mut token)?;
+            if let Some(zero) = token.iter().position(|byte| *byte == 0) {
+                token.truncate(zero);
+            }
             if token.is_empty() {
                 token = format!("[EMPTY_{index}]").into_bytes();
             }
