@@ -42,7 +42,8 @@ pub(super) fn tokens(
     let vocabulary = model.vocab();
     let text = filled(model, template, turns)?;
     let mut tokens = Vec::new();
-    if vocabulary.should_add_bos() && !begins_with_bos(model, &text) {
+    // A model may ask for a beginning that its vocabulary does not have; such a token must not reach llama.cpp.
+    if vocabulary.should_add_bos() && vocabulary.bos().0 >= 0 && !begins_with_bos(model, &text) {
         tokens.push(vocabulary.bos());
     }
     let mut rest = &*text;

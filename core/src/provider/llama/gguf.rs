@@ -3,7 +3,7 @@
 //! Reads the header only, and never trusts a number in it: every length is checked against the size of the file. llama.cpp
 //! checks again, but some of what it finds ends the process instead of the load.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -20,6 +20,9 @@ const MAX_ENTRIES: u64 = 1 << 20;
 
 /// Most bytes of a name in a header.
 const MAX_NAME: u64 = 64 << 10;
+
+/// The key of a model's tokens.
+const TOKENS: &str = "tokenizer.ggml.tokens";
 
 /// How deep lists may stand in lists.
 const MAX_DEPTH: u32 = 4;
@@ -76,7 +79,8 @@ struct Header {
 enum Kept {
     Text(String),
     Number(u64),
-    List(u64),
+    /// The vocabulary, each token as its bytes.
+    Tokens(BTreeSet<Box<[u8]>>),
     Other,
 }
 
@@ -99,8 +103,11 @@ impl Header {
         let mut kept = BTreeMap::new();
         for _ in 0..entries {
             let name = self.text()?;
+            if name.is_empty() {
+                return Err(GgufError::Broken("a key has no name, or too long a one"));
+            }
             let kind = self.u32()?;
-            let value = self.value(kind, 0)?;
+            let value = if name == TOKENS { self.tokens(kind)? } else { self.value(kind, 0)? };
             if kept.insert(name, value).is_some() {
                 return Err(GgufError::Broken("a key stands twice"));
             }
@@ -158,7 +165,7 @@ impl Header {
                         }
                     }
                 }
-                Kept::List(length)
+                Kept::Other
             }
             10 | 11 => Kept::Number(self.u64()?),
             12 => {
@@ -167,6 +174,44 @@ impl Header {
             }
             _ => return Err(GgufError::Broken("a value has a type that GGUF does not know")),
         })
+    }
+
+    /// The vocabulary. llama.cpp ends the process where a token stands twice, as it reads them: up to a zero byte, and one
+    /// without a text by its number.
+    fn tokens(&mut self, kind: u32) -> Result<Kept, GgufError> {
+        const NONE: GgufError = GgufError::NotAModel("it has no vocabulary");
+        if kind != 9 || self.u32()? != 8 {
+            return Err(NONE);
+        }
+        let length = self.u64()?;
+        if length == 0 {
+            return Err(NONE);
+        }
+        if length > MAX_ENTRIES {
+            return Err(GgufError::Broken("its vocabulary is larger than that of any model"));
+        }
+        let mut tokens = BTreeSet::new();
+        for index in 0..length {
+            let bytes = self.u64()?;
+            if bytes > self.bytes - self.at {
+                return Err(self.cut_short(self.at.saturating_add(bytes)));
+            }
+            if bytes > MAX_NAME {
+                return Err(GgufError::Broken("a token is longer than that of any model"));
+            }
+            let mut token = vec![0; usize::try_from(bytes).unwrap_or(0)];
+            self.read(&mut token)?;
+            if let Some(zero) = token.iter().position(|byte| *byte == 0) {
+                token.truncate(zero);
+            }
+            if token.is_empty() {
+                token = format!("[EMPTY_{index}]").into_bytes();
+            }
+            if !tokens.insert(token.into_boxed_slice()) {
+                return Err(GgufError::Broken("a token stands twice in its vocabulary"));
+            }
+        }
+        Ok(Kept::Tokens(tokens))
     }
 
     /// An item of a list of texts or lists: its bytes are passed over.
@@ -243,9 +288,26 @@ fn judge(kept: &BTreeMap<String, Kept>) -> Result<(), GgufError> {
     {
         return Err(GgufError::NotAModel("it is a part for another model (an adapter or projector)"));
     }
-    match kept.get("tokenizer.ggml.tokens") {
-        Some(Kept::List(tokens)) if *tokens > 0 && *tokens < 1 << 30 => {}
-        _ => return Err(GgufError::NotAModel("it has no vocabulary")),
+    let Some(Kept::Tokens(tokens)) = kept.get(TOKENS) else {
+        return Err(GgufError::NotAModel("it has no vocabulary"));
+    };
+    let Some(Kept::Text(tokenizer)) = kept.get("tokenizer.ggml.model") else {
+        return Err(GgufError::NotAModel("it names no tokenizer"));
+    };
+    match &**tokenizer {
+        // What is no token is written as its bytes. llama.cpp throws where there is no token for one of them, and no one
+        // catches it.
+        "llama" if !(0..=u8::MAX).all(|byte| has_byte(tokens, byte)) => {
+            return Err(GgufError::Broken("a byte has no token in its vocabulary"));
+        }
+        // Here bytes without a token are left out, and tokens are taken apart as UTF-8.
+        "gpt2" | "gemma4" if tokens.iter().any(|token| std::str::from_utf8(token).is_err()) => {
+            return Err(GgufError::Broken("a token in its vocabulary is no text"));
+        }
+        "llama" | "gpt2" | "gemma4" => {}
+        // The others are of models that write no text or of rare ones, and llama.cpp ends the process over more of what
+        // can be wrong with them than is checked here.
+        _ => return Err(GgufError::NotAModel("its tokenizer is none of `llama`, `gpt2` and `gemma4`")),
     }
     for name in ["block_count", "embedding_length", "context_length"] {
         if !matches!(kept.get(&format!("{architecture}.{name}")), Some(Kept::Number(1..=0x7fff_ffff))) {
@@ -253,6 +315,11 @@ fn judge(kept: &BTreeMap<String, Kept>) -> Result<(), GgufError> {
         }
     }
     Ok(())
+}
+
+/// Whether there is a token for this byte, as llama.cpp looks for it.
+fn has_byte(tokens: &BTreeSet<Box<[u8]>>, byte: u8) -> bool {
+    tokens.contains(format!("<0x{byte:02X}>").as_bytes()) || byte != 0 && tokens.contains([byte].as_slice())
 }
 
 /// Bytes of a number; `None` for texts, lists and unknown types.
