@@ -30,8 +30,7 @@ fn write(text: &str) {
     // At the very end of the process there is no interpreter, and nobody to see it.
     Python::try_attach(|py| {
         let written = PyModule::import(py, intern!(py, "sys")).and_then(|sys| {
-            let notebook = sys.getattr(intern!(py, "modules"))?.contains(intern!(py, "ipykernel"))?;
-            let name = if notebook { intern!(py, "stdout") } else { intern!(py, "stderr") };
+            let name = if in_notebook(&sys)? { intern!(py, "stdout") } else { intern!(py, "stderr") };
             let stream = sys.getattr(name)?;
             // A process without a console has none.
             if !stream.is_none() {
@@ -44,6 +43,17 @@ fn write(text: &str) {
             error.write_unraisable(py, None);
         }
     });
+}
+
+/// Whether this process is a notebook's kernel. That the packages of one were imported says nothing.
+fn in_notebook(sys: &Bound<'_, PyModule>) -> PyResult<bool> {
+    let py = sys.py();
+    let modules = sys.getattr(intern!(py, "modules"))?;
+    let ipython = modules.call_method1(intern!(py, "get"), (intern!(py, "IPython"),))?;
+    if ipython.is_none() {
+        return Ok(false);
+    }
+    ipython.call_method0(intern!(py, "get_ipython"))?.hasattr(intern!(py, "kernel"))
 }
 
 /// What a call that is iterated tells, on its way to the event loop.
