@@ -228,7 +228,7 @@ fn serve(
             if cancel.is_cancelled() || reply.is_closed() {
                 Some(ProviderError::cancelled())
             } else if Instant::now() >= deadline {
-                // The waiter has its own clock and words for it.
+                // Those who wait have words for it.
                 Some(ProviderError::new(ProviderErrorClass::Timeout, "the request's time is over"))
             } else {
                 None

@@ -149,8 +149,13 @@ impl Llama {
         let name = self.settings.name.clone();
         let gone = move |_| ProviderError::new(ProviderErrorClass::ModelError, format!("{name}: its thread ended"));
         let work = async move { written.await.map_err(gone)? };
-        let written = wait::bounded(&self.settings.name, request.timeout, cancel, work).await?;
-        self.reply(request, written)
+        let written = wait::bounded(&self.settings.name, request.timeout, cancel, work).await;
+        let written = written.map_err(|error| match error.class {
+            // Whichever clock was first, the words are the same.
+            ProviderErrorClass::Timeout => ProviderError::timed_out(&self.settings.name, request.timeout),
+            _ => error,
+        });
+        self.reply(request, written?)
     }
 
     fn wanted(&self, request: &ModelRequest) -> Wanted {
