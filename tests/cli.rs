@@ -261,7 +261,11 @@ fn calls_show_tail_and_programs_read_a_log() {
     assert_eq!(world.run(&["calls", "calls.jsonl", "--json"]).out.lines().count(), 3);
 
     let id = entries[1]["call_id"].as_str().unwrap();
-    check(&world.run(&["show", id, "calls.jsonl"]), 0, &[id, "calculator.divide(1, 0)", "program", "return", "library, ok, "]);
+    check(
+        &world.run(&["show", id, "calls.jsonl"]),
+        0,
+        &[id, "calculator.divide(1, 0)", "program", "return", "library, ok, "],
+    );
     check(&world.run(&["show", "last", "calls.jsonl", "--color", "always"]), 0, &["\u{1b}[35mreturn\u{1b}[0m"]);
     let mut command = world.command(&["show", "last", "calls.jsonl"]);
     command.env("NO_COLOR", "1");
