@@ -31,6 +31,8 @@ const MANY: usize = 1_000;
 
 /// Overhead by dialect, the rate of a stream, and many calls over failing targets.
 pub fn tables() {
+    // The bare client is built without the core's help; when the core installed one before, that one stays.
+    drop(rustls::crypto::ring::default_provider().install_default());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
     let address = runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
