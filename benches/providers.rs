@@ -5,11 +5,9 @@
 
 use std::future::Future;
 use std::hint::black_box;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use cadenza_core::cancel::CancelToken;
@@ -18,6 +16,7 @@ use cadenza_core::prompt;
 use cadenza_core::provider::remote::{Remote, RemoteSettings, Vendor};
 use cadenza_core::provider::targets::Targets;
 use cadenza_core::provider::{ModelRequest, Output, Provider, ToolSpec};
+use cadenza_core::runtime::wait;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -309,22 +308,6 @@ fn long() -> String {
     body
 }
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future: Pin<&mut _> = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return value;
-        }
-        std::thread::park();
-    }
+    wait::block_on(future, &CancelToken::default())
 }

@@ -5,10 +5,9 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::Context;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use cadenza_core::adapter::{self, Profile, Wanted};
@@ -29,31 +28,16 @@ use cadenza_core::provider::{
 use cadenza_core::value::Value;
 use tempfile::TempDir;
 
+#[path = "support/block_on.rs"]
+mod executor;
+
 #[path = "support/tiny_gguf.rs"]
 mod tiny_gguf;
 
 use tiny_gguf::{Tiny, Tokenizer};
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let start = Instant::now();
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return value;
-        }
-        assert!(start.elapsed() < Duration::from_secs(300), "nothing woke the waiter");
-        thread::park_timeout(Duration::from_secs(60));
-    }
+    executor::block_on(future, Duration::from_secs(300))
 }
 
 /// A model file of these weights; one per process and kind.
@@ -479,7 +463,7 @@ fn a_cancelled_forgotten_or_late_request_stops_within_a_few_tokens() {
     let before = provider.evaluated_tokens();
     let never = CancelToken::default();
     let mut forgotten = provider.complete(&request, &never);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let waker = executor::Unpark::waker();
     assert!(forgotten.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     wait_for(&provider, before + 160);
     drop(forgotten);

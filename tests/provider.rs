@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use cadenza_core::cancel::CancelToken;
@@ -29,6 +29,9 @@ use cadenza_core::provider::{
 use cadenza_core::value::{Map, Value};
 use serde_json::{Value as Json, json};
 
+#[path = "support/block_on.rs"]
+mod executor;
+
 #[path = "support/wire_server.rs"]
 #[allow(dead_code, reason = "shared with an example that uses less of it")]
 mod wire_server;
@@ -45,27 +48,8 @@ use wire_server::{Answer, WireServer, fixtures};
 
 const KEY: &str = "sk-test-0123456789abcdef";
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// The smallest executor there is: what a provider must be content with. Fails a test that waits for a minute.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let start = Instant::now();
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return value;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "nothing woke the waiter");
-        thread::park_timeout(Duration::from_secs(60));
-    }
+    executor::block_on(future, Duration::from_secs(60))
 }
 
 /// Polls many futures on this one thread until all are done.

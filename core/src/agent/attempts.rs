@@ -215,7 +215,11 @@ impl<'a> Attempts<'a> {
             code: self.program.as_ref().map(|program| program.code.clone()),
             durability: self.frame.journal.durability,
             note: self.note.take(),
-            accounting: std::mem::take(&mut self.accounting).into(),
+            accounting: match std::mem::take(&mut self.accounting) {
+                // A reused program asked nobody, and costs no allocation for it.
+                none if none.is_empty() => Arc::default(),
+                entries => entries.into(),
+            },
         });
         let outcome = Outcome {
             result,
@@ -417,41 +421,41 @@ impl<'a> Attempts<'a> {
                 .await
                 .unwrap_or_else(|| Err(given_up(call, target.model(), allowed)));
             let mut entry = AccountingEntry::new(target.model(), SystemTime::now(), began.elapsed());
-            match reply {
-                Ok(reply) if cut_off(&reply).is_some() => {
-                    let words = cut_off(&reply).unwrap_or_default();
-                    let error =
-                        ProviderError::new(ProviderErrorClass::InvalidResponse, format!("{}: {words}", target.model()));
-                    // The kernel never sees this reply, so its tokens are counted here.
-                    let used = reply.usage.map(plausible).unwrap_or_default();
-                    call.trace.charge(used.input.saturating_add(used.output));
-                    entry = answered(entry, &reply, prompt_bytes, &settings.prices);
-                    entry.refuse(error.class.as_str(), bounded(&error.message));
-                    self.account(entry, true);
-                    self.failed("provider", error.class.as_str(), &error.message);
-                    if let Some(end) = self.unanswered(target.model(), error, allowed).await {
-                        return end;
+            let is_model = reply.as_ref().is_ok_and(|reply| reply.source.is_none());
+            if let Ok(reply) = &reply {
+                entry = answered(entry, reply, prompt_bytes, &settings.prices);
+            }
+            let error = match reply {
+                Ok(reply) => match cut_off(&reply) {
+                    None => {
+                        self.account(entry, is_model);
+                        return self.replied(reply, &**target, prompt_bytes);
                     }
-                }
-                Ok(mut reply) => {
-                    let is_model = reply.source.is_none();
-                    self.account(answered(entry, &reply, prompt_bytes, &settings.prices), is_model);
-                    if !settings.provider.targets().is_empty() {
-                        reply.model.get_or_insert_with(|| target.model().to_owned());
-                        reply.note = targets::fallback_note(target.model(), &self.unanswered).or(reply.note);
+                    Some(words) => {
+                        // The kernel never sees this reply, so its tokens are counted here.
+                        call.trace.charge(entry.usage.input.saturating_add(entry.usage.output));
+                        let message = format!("{}: {words}", target.model());
+                        ProviderError::new(ProviderErrorClass::InvalidResponse, message)
                     }
-                    return self.inferred(&reply, prompt_bytes);
-                }
-                Err(error) => {
-                    entry.refuse(error.class.as_str(), bounded(&error.message));
-                    self.account(entry, false);
-                    self.failed("provider", error.class.as_str(), &error.message);
-                    if let Some(end) = self.unanswered(target.model(), error, allowed).await {
-                        return end;
-                    }
-                }
+                },
+                Err(error) => error,
+            };
+            entry.refuse(error.class.as_str(), bounded(&error.message));
+            self.account(entry, is_model);
+            self.failed("provider", error.class.as_str(), &error.message);
+            if let Some(end) = self.unanswered(target.model(), error, allowed).await {
+                return end;
             }
         }
+    }
+
+    /// A whole reply of a target, on its way to the adapter: of a list's, it is said who answered, and after whom.
+    fn replied(&mut self, mut reply: ModelReply, target: &dyn Provider, prompt_bytes: u64) -> Input {
+        if !self.call.agent.0.settings.provider.targets().is_empty() {
+            reply.model.get_or_insert_with(|| target.model().to_owned());
+            reply.note = targets::fallback_note(target.model(), &self.unanswered).or(reply.note);
+        }
+        self.inferred(&reply, prompt_bytes)
     }
 
     /// What follows a failed request: the next one, after its wait, or the end of the inference.

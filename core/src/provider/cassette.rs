@@ -25,6 +25,7 @@ use super::{
 };
 use crate::cancel::CancelToken;
 use crate::fork::PerProcess;
+use crate::ids::Digest;
 use crate::outcome::ProgramSource;
 use crate::value::{Map, Value, write_json_string};
 
@@ -301,7 +302,7 @@ impl Asked {
             user: clean(&request.user_prompt),
             messages: messages.collect(),
         };
-        asked.system_digest = hex(&Sha256::digest(&asked.system));
+        asked.system_digest = hex(Digest::of_bytes(asked.system.as_bytes()));
         let mut hash = Sha256::new();
         // Each part with its length, so that no two requests say the same in other parts.
         let mut part = |text: &str| {
@@ -315,17 +316,14 @@ impl Asked {
             part(role);
             part(text);
         }
-        asked.digest = hex(&hash.finalize());
+        asked.digest = hex(Digest(hash.finalize().into()));
         asked
     }
 }
 
 /// The first 64 bits, in hexadecimal digits: short enough for people, long enough for a file of requests.
-fn hex(digest: &[u8]) -> String {
-    digest.iter().take(8).fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+fn hex(digest: Digest) -> String {
+    digest.to_hex()[..16].to_owned()
 }
 
 /// The text without what differs from one run to the next: ids of calls in references to their values, and the mark of
@@ -725,7 +723,7 @@ impl Player {
         let reel = Arc::new(Reel {
             path: path.to_owned(),
             profile: first.profile.clone(),
-            fingerprint: format!("{FINGERPRINT}{}", hex(&Sha256::digest(&bytes))),
+            fingerprint: format!("{FINGERPRINT}{}", hex(Digest::of_bytes(&bytes))),
             exchanges,
             left: Mutex::new(left),
         });

@@ -57,9 +57,9 @@ impl Rotation {
     }
 
     /// A reply came, but it was no program: the next target is asked at once (SC-3.22).
-    pub fn refused(&mut self) -> Option<Duration> {
+    pub fn refused(&mut self) {
         self.all_limited = false;
-        self.next()
+        self.next();
     }
 
     fn next(&mut self) -> Option<Duration> {

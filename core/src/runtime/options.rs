@@ -189,27 +189,20 @@ impl From<ContractFieldError> for OptionError {
 }
 
 /// Every option name, for suggestions, completion and documentation.
-pub const NAMES: [&str; 52] = [
+pub const NAMES: [&str; OWN.len() + target_options::NAMES.len()] = {
+    let mut names = [OWN[0]; OWN.len() + target_options::NAMES.len()];
+    let of_targets = target_options::NAMES.len();
+    let mut at = 1;
+    while at < names.len() {
+        names[at] = if at <= of_targets { target_options::NAMES[at - 1] } else { OWN[at - of_targets] };
+        at += 1;
+    }
+    names
+};
+
+/// Those that are no target's: the model first, which the target's options follow.
+const OWN: [&str; 33] = [
     "model",
-    "base_url",
-    "api_key",
-    "api_key_file",
-    "output",
-    "stream",
-    "headers",
-    "proxy",
-    "context_size",
-    "threads",
-    "gpu_layers",
-    "temperature",
-    "top_p",
-    "repeat_penalty",
-    "seed",
-    "max_output_tokens",
-    "reasoning_effort",
-    "extended_thinking",
-    "extra",
-    "force_params",
     "providers",
     "prices",
     "language",

@@ -117,10 +117,7 @@ pub(super) fn providers(value: &Value) -> Result<BTreeMap<String, TargetOptions>
             for (provider, options) in providers {
                 let Value::Map(options) = options else { return Err(expected()) };
                 if !PROVIDERS.contains(&provider.as_str()) {
-                    let known = || format!("there are {}", PROVIDERS.join(", "));
-                    let hint =
-                        nearest(provider, &PROVIDERS).map_or_else(known, |near| format!("did you mean {near:?}?"));
-                    let message = format!("no provider {provider:?}; {hint}");
+                    let message = format!("no provider {provider:?}; {}", meant(provider, &PROVIDERS));
                     return Err(OptionError::Invalid { name: "providers", message });
                 }
                 read.insert(provider.clone(), of_map("providers", options, &[])?);
@@ -154,12 +151,17 @@ fn of_map(of: &'static str, fields: &Map, besides: &[&str]) -> Result<TargetOpti
     let mut options = TargetOptions::default();
     for (name, value) in fields.iter().filter(|(name, _)| !besides.contains(&name.as_str())) {
         if !read(&mut options, name, value)? {
-            let known = || format!("there are {}", NAMES.join(", "));
-            let hint = nearest(name, &NAMES).map_or_else(known, |near| format!("did you mean {near:?}?"));
-            return Err(OptionError::Invalid { name: of, message: format!("a target has no option {name:?}; {hint}") });
+            let message = format!("a target has no option {name:?}; {}", meant(name, &NAMES));
+            return Err(OptionError::Invalid { name: of, message });
         }
     }
     Ok(options)
+}
+
+/// What was meant, if something near is there; else all there is.
+fn meant(name: &str, known: &[&'static str]) -> String {
+    let all = || format!("there are {}", known.join(", "));
+    nearest(name, known).map_or_else(all, |near| format!("did you mean {near:?}?"))
 }
 
 fn headers(value: &Value) -> Result<Entries<Secret>, OptionError> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value as Json, json};
 
 use super::text_or_null;
-use super::{Assembly, Fault, Show, Vendor, Wire, append, is_closed, json_of, number_at, set, text_at};
+use super::{Assembly, Fault, Show, Vendor, Wire, append, is_closed, json_of, number_at, piece, set, text_at};
 use crate::message::{AgentMessage, MessageRole, ModelReply, RawToolCall, Usage};
 use crate::provider::{ModelRequest, Output, ToolSpec};
 use crate::value::Value;
@@ -199,13 +199,8 @@ pub(super) struct Pieces {
 }
 
 impl Assembly for Pieces {
-    fn take(&mut self, mut event: Json, show: &mut Show) -> Result<bool, Fault> {
-        if event.get("error").is_some_and(|error| !error.is_null()) {
-            return Err(Fault::Refused(event));
-        }
-        if !event.is_object() {
-            return Err(Fault::seen("a piece is no object", event));
-        }
+    fn take(&mut self, event: Json, show: &mut Show) -> Result<bool, Fault> {
+        let mut event = piece(event)?;
         for (name, kept) in [("usage", &mut self.usage), ("model", &mut self.model), ("provider", &mut self.provider)] {
             if let Some(value) = event.get_mut(name).filter(|value| !value.is_null()) {
                 *kept = Some(value.take());

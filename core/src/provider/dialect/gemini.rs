@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value as Json, json};
 
-use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, set, text_at};
+use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, piece, set, text_at};
 use crate::message::{AgentMessage, MessageRole, ModelReply, RawToolCall, Usage};
 use crate::provider::{ModelRequest, Output, ToolSpec};
 use crate::value::Value;
@@ -192,13 +192,8 @@ pub(super) struct Pieces {
 }
 
 impl Assembly for Pieces {
-    fn take(&mut self, mut event: Json, show: &mut Show) -> Result<bool, Fault> {
-        if event.get("error").is_some_and(|error| !error.is_null()) {
-            return Err(Fault::Refused(event));
-        }
-        if !event.is_object() {
-            return Err(Fault::seen("a piece is no object", event));
-        }
+    fn take(&mut self, event: Json, show: &mut Show) -> Result<bool, Fault> {
+        let mut event = piece(event)?;
         self.blocked |= event.pointer("/promptFeedback/blockReason").is_some();
         if let Some(candidate) = event.pointer_mut("/candidates/0") {
             if let Some(reason) = candidate.get_mut("finishReason").filter(|reason| !reason.is_null()) {

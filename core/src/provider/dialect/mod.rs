@@ -392,6 +392,17 @@ fn number_at(json: &Json, path: &str) -> Option<u64> {
     json.pointer(path).and_then(Json::as_u64)
 }
 
+/// A piece of a stream, if it is one: an object that is no failure.
+fn piece(event: Json) -> Result<Json, Fault> {
+    if event.get("error").is_some_and(|error| !error.is_null()) {
+        return Err(Fault::Refused(event));
+    }
+    if !event.is_object() {
+        return Err(Fault::seen("a piece is no object", event));
+    }
+    Ok(event)
+}
+
 /// Appends the text at `key`, and says which it was.
 fn append<'a>(to: &mut String, from: &'a Json, key: &str) -> &'a str {
     let text = from.get(key).and_then(Json::as_str).unwrap_or_default();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value as Json, json};
 
-use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, set, text_at};
+use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, piece, set, text_at};
 use crate::message::{AgentMessage, MessageRole, ModelReply, RawToolCall, Usage};
 use crate::provider::{ModelRequest, Output, ToolSpec};
 use crate::value::Value;
@@ -151,13 +151,8 @@ pub(super) struct Pieces {
 }
 
 impl Assembly for Pieces {
-    fn take(&mut self, mut event: Json, show: &mut Show) -> Result<bool, Fault> {
-        if event.get("error").is_some_and(|error| !error.is_null()) {
-            return Err(Fault::Refused(event));
-        }
-        if !event.is_object() {
-            return Err(Fault::seen("a piece is no object", event));
-        }
+    fn take(&mut self, event: Json, show: &mut Show) -> Result<bool, Fault> {
+        let mut event = piece(event)?;
         if let Some(message) = event.get_mut("message") {
             show.reasoning(message.get("thinking").and_then(Json::as_str).unwrap_or_default());
             show.text(append(&mut self.content, message, "content"));
