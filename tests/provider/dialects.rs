@@ -165,6 +165,24 @@ fn sc_3_23_a_stream_that_breaks_off_is_no_reply() {
     }
 }
 
+/// A connection is used again although a reply is complete before its stream ends.
+#[test]
+fn streamed_replies_share_a_connection() {
+    thread::scope(|scope| ALL.iter().for_each(|vendor| drop(scope.spawn(|| connections(*vendor)))));
+}
+
+fn connections(vendor: (Vendor, &str)) {
+    let server =
+        WireServer::always(Answer::Pieces { said: spoken(), pause: Duration::from_millis(5), cut: usize::MAX });
+    let provider = remote(vendor, &server, true);
+    for _ in 0..10 {
+        complete(&provider, &request("calculator", "add")).unwrap();
+        // The stream's end is awaited beside the call.
+        thread::sleep(Duration::from_millis(40));
+    }
+    assert!(server.connections() <= 5, "{vendor:?}: {} connections for 10 calls", server.connections());
+}
+
 /// SC-3.18: silence is measured from the last bytes, and the whole has a bound of its own.
 #[test]
 fn sc_3_18_silence_is_measured_from_the_last_bytes() {

@@ -14,6 +14,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
+use axum::serve::ListenerExt as _;
 use serde_json::{Value as Json, json};
 
 #[path = "wire/anthropic.rs"]
@@ -309,6 +310,7 @@ struct Shared {
     seen: Mutex<Vec<Seen>>,
     waiting: AtomicUsize,
     most_waiting: AtomicUsize,
+    connections: AtomicUsize,
 }
 
 /// A running server; stops when dropped.
@@ -331,8 +333,13 @@ impl WireServer {
             seen: Mutex::default(),
             waiting: AtomicUsize::new(0),
             most_waiting: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
         });
         let router = Router::new().fallback(answer).with_state(shared.clone());
+        let counted = shared.clone();
+        let listener = listener.tap_io(move |_| {
+            counted.connections.fetch_add(1, Ordering::SeqCst);
+        });
         runtime.spawn(async move { axum::serve(listener, router).await });
         Self { address, shared, _runtime: runtime }
     }
@@ -364,6 +371,11 @@ impl WireServer {
     /// The most requests that were being answered at once.
     pub fn most_waiting(&self) -> usize {
         self.shared.most_waiting.load(Ordering::SeqCst)
+    }
+
+    /// Connections that were made so far.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::SeqCst)
     }
 }
 
@@ -494,6 +506,8 @@ fn drip(kind: &str, pieces: Vec<Vec<u8>>, pause: Duration) -> Response<Body> {
                 return;
             }
         }
+        // A server knows a little later than its client that a reply is over.
+        tokio::time::sleep(pause).await;
     });
     let stream = futures_util::stream::unfold(receive, |mut receive| async move {
         receive.recv().await.map(|piece| (Ok::<_, std::convert::Infallible>(Bytes::from(piece)), receive))

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use futures_util::StreamExt as _;
+use futures_util::{Stream, StreamExt as _};
 use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value as Json;
@@ -28,6 +28,9 @@ use crate::cancel::CancelToken;
 
 /// Most bytes of a stream on the wire, where one token costs some 300. One event has at most [`MAX_BODY_BYTES`].
 const MAX_STREAM_BYTES: usize = 32 << 20;
+
+/// How long the end of a reply is waited for once the reply is complete, beside whoever has it already.
+const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// Most bytes of a failure's message that are not the server's own words: those have a bound of their own.
 const MAX_MESSAGE_BYTES: usize = 2 << 10;
@@ -341,7 +344,11 @@ impl Reading {
                 rest = &rest[end + 1..];
                 match self.line(&line) {
                     Ok(false) => {}
-                    ended => return Ok(ended),
+                    Ok(true) => {
+                        read_to_end(bounded.chunks());
+                        return Ok(Ok(true));
+                    }
+                    Err(fault) => return Ok(Err(fault)),
                 }
                 line.clear();
             }
@@ -364,11 +371,7 @@ impl Reading {
         let since_event = Arc::new(AtomicUsize::new(0));
         let bounded =
             Bounded { answered, post: post.clone(), silence: self.silence, total: 0, since_event: since_event.clone() };
-        let chunks = futures_util::stream::try_unfold(bounded, |mut bounded| async move {
-            let chunk = bounded.next().await.map_err(Broken)?;
-            Ok::<_, Broken>(chunk.map(|chunk| (chunk, bounded)))
-        });
-        let mut events = std::pin::pin!(SseByteStream::new(chunks));
+        let mut events = Box::pin(SseByteStream::new(Box::pin(bounded.chunks())));
         while let Some(event) = events.next().await {
             since_event.store(0, Ordering::Relaxed);
             let event = match event {
@@ -380,12 +383,13 @@ impl Reading {
                 Err(error) => return Ok(Err(Fault::invalid(format!("the stream is broken: {error}")))),
             };
             let Some(data) = event.data.filter(|data| !data.trim().is_empty()) else { continue };
-            if data.trim() == "[DONE]" {
-                return Ok(Ok(true));
-            }
-            match self.take(&data) {
+            match if data.trim() == "[DONE]" { Ok(true) } else { self.take(&data) } {
                 Ok(false) => {}
-                ended => return Ok(ended),
+                Ok(true) => {
+                    read_to_end(events);
+                    return Ok(Ok(true));
+                }
+                Err(fault) => return Ok(Err(fault)),
             }
         }
         Ok(Ok(false))
@@ -421,6 +425,19 @@ impl Bounded {
         }
         Ok(chunk)
     }
+
+    /// All of them.
+    fn chunks(self) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
+        futures_util::stream::try_unfold(self, |mut bounded| async move {
+            let chunk = bounded.next().await.map_err(Broken)?;
+            Ok(chunk.map(|chunk| (chunk, bounded)))
+        })
+    }
+}
+
+/// Reads what still comes behind a complete reply, and drops it: a connection is used again only when nothing is left on it.
+fn read_to_end(rest: impl Stream<Item: Send> + Send + 'static) {
+    tokio::spawn(tokio::time::timeout(END_WITHIN, rest.for_each(|_| std::future::ready(()))));
 }
 
 /// Carries a failure through the parser.
