@@ -92,6 +92,7 @@ fn request(user: &str, tools: &[ToolSpec]) -> ModelRequest {
         timeout: Duration::from_secs(600),
         total: Duration::from_secs(600),
         max_output_tokens: None,
+        grammar: None,
         pieces: None,
     }
 }

@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use cadenza_core::adapter;
 use cadenza_core::agent::{Agent, UseError};
 use cadenza_core::cancel::CancelToken;
+use cadenza_core::ids::Digest;
 use cadenza_core::log::{BackgroundLog, LogSink};
-use cadenza_core::message::ModelReply;
+use cadenza_core::message::{GrammarRef, ModelReply};
 use cadenza_core::outcome::{AgentOutcome, ErrorType, Outcome, ProgramSource, Reason};
 use cadenza_core::program::Language;
+use cadenza_core::provider::targets::Targets;
 use cadenza_core::provider::{
-    ModelRequest, ModelSpec, Provider, ProviderError, ProviderErrorClass, ReplyFuture, Scripted, Secret, Usage,
+    ModelRequest, ModelSpec, Provider, ProviderError, ProviderErrorClass, ReplyFuture, Scripted, Secret, ToolSpec,
+    Usage,
 };
 use cadenza_core::runtime::options::{LogOption, Options};
 use cadenza_core::runtime::repertoire::ProgramQuery;
@@ -491,6 +494,8 @@ fn what_a_host_agreed_is_found_again_whole() {
 #[derive(Debug)]
 struct Profiled {
     profile: &'static str,
+    /// The text of its grammar, where it has one.
+    grammar: Option<&'static str>,
     model: Scripted,
 }
 
@@ -501,6 +506,11 @@ impl Provider for Profiled {
 
     fn profile(&self) -> &str {
         self.profile
+    }
+
+    fn grammar(&self, tools: &[ToolSpec], language: Language) -> Option<GrammarRef> {
+        let source = format!("{} {language} {}", self.grammar?, tools[0].name);
+        Some(GrammarRef { profile: "call".into(), sha256: Digest::of_bytes(source.as_bytes()) })
     }
 
     fn fingerprint(&self) -> &str {
@@ -523,7 +533,7 @@ fn profiled(profile: &'static str, replies: Vec<ModelReply>) -> (Outcome, Runtim
         }
         Ok(replies.lock().unwrap().next().unwrap_or_default())
     });
-    let model = ModelSpec::Provider(Arc::new(Profiled { profile, model }));
+    let model = ModelSpec::Provider(Arc::new(Profiled { profile, grammar: None, model }));
     let runtime = Runtime::builder().options(Options { model: Some(model), ..Options::default() }).build().unwrap();
     let outcome = call(&runtime.agent("calculator", Options::default()).unwrap(), "add", &[]);
     let told = told.lock().unwrap().clone();
@@ -575,6 +585,42 @@ fn v6_v10_a_gated_profile_takes_no_words_for_a_call() {
     let (outcome, ..) = profiled("gpt", vec![ModelReply::text("return 5")]);
     let record = outcome.metadata.as_ref().unwrap();
     assert_eq!((record.agent_outcome, record.inferences), (AgentOutcome::FailedPreflight, 0));
+}
+
+#[test]
+fn ec_gr1_the_contract_of_a_call_holds_its_models_grammar_by_digest_alone() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let model = |grammar| -> Arc<dyn Provider> {
+        let asked = asked.clone();
+        let model = Scripted::respond(move |request| {
+            asked.lock().unwrap().push(request.grammar);
+            Ok(ModelReply::call("1", "execute_program", r#"{"code":"return 5","language":"rhai"}"#))
+        });
+        Arc::new(Profiled { profile: "gated", grammar, model })
+    };
+    let digest = Digest::of_bytes(b"root ::= x rhai execute_program");
+    let twice = |other| Arc::new(Targets::new(vec![model(Some("root ::= x")), model(other)], 2).unwrap());
+    for (provider, expected) in [
+        (model(Some("root ::= x")), Some(digest)),
+        (model(None), None),
+        (twice(Some("root ::= x")), Some(digest)),
+        // A list has no grammar where one of its targets has another.
+        (twice(Some("root ::= y")), None),
+        (twice(None), None),
+    ] {
+        let options = options_of(r#"{"language": "rhai"}"#);
+        let options = Options { model: Some(ModelSpec::Provider(provider)), ..options };
+        let runtime = Runtime::builder().options(options).build().unwrap();
+        let outcome = call(&runtime.agent("calculator", Options::default()).unwrap(), "add", &[]);
+        assert_eq!(outcome.value(), &5.into(), "{:?}", outcome.error());
+        let record = runtime.calls().remove(0);
+        let contract = &record.contract;
+        assert_eq!(contract.grammar_sha256(), expected);
+        assert_eq!(contract.grammar_profile().map(|name| &**name), expected.map(|_| "call"));
+        assert!(!contract.preimage().contains("root"), "{}", contract.preimage());
+        assert_eq!(std::mem::take(&mut *asked.lock().unwrap()), [expected]);
+        runtime.replay(record.call_id()).unwrap();
+    }
 }
 
 #[test]

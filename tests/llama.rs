@@ -86,6 +86,7 @@ fn request(tools: &[ToolSpec]) -> ModelRequest {
         timeout: Duration::from_secs(250),
         total: Duration::from_secs(250),
         max_output_tokens: None,
+        grammar: None,
         pieces: None,
     }
 }
@@ -346,6 +347,34 @@ fn the_same_question_has_the_same_reply() {
         // Drawn anew for another attempt; the likeliest tokens stay the likeliest.
         assert_eq!(one.tool_calls == again.tool_calls, temperature == 0.0);
     }
+}
+
+#[test]
+fn ec_gr1_another_grammar_than_the_contracts_is_refused() {
+    let tools = [execute_program()];
+    let names = |output, gated| {
+        let settings = LlamaSettings { output, gated, ..settings(&model(0, Tokenizer::Pieces)) };
+        let provider = Llama::new(settings).unwrap();
+        let own = provider.grammar(&tools, Language::Lua);
+        let ask = |grammar| complete(&provider, &ModelRequest { grammar, ..request(&tools) });
+        let Some(own) = own else {
+            assert!(!gated);
+            return None;
+        };
+        flaw(&ask(Some(own.sha256)).unwrap(), &tools).unwrap();
+        // The same tool for programs in another language, or another tool, is another grammar.
+        let rich = [tool("rich", RICH)];
+        for other in [provider.grammar(&tools, Language::Rhai), provider.grammar(&rich, Language::Lua)] {
+            let error = ask(other.map(|other| other.sha256)).unwrap_err();
+            assert_eq!(error.class, ProviderErrorClass::ModelError);
+            assert!(error.message.contains("the contract names another grammar"), "{error}");
+        }
+        assert_eq!(provider.grammar(&[], Language::Lua), None);
+        Some(own.profile.to_string())
+    };
+    let gated = Output::ALL.map(|output| names(output, true));
+    assert_eq!(gated.map(Option::unwrap), ["call-g1", "arguments-g1", "program-g1"]);
+    assert_eq!(names(Output::Tool, false), None);
 }
 
 #[test]

@@ -49,6 +49,15 @@ pub struct AgentMessage {
     pub tool_call_id: Option<String>,
 }
 
+/// What holds a model to a form while it writes, by name and digest: contracts hold no more of it (EC-GR1, V33).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrammarRef {
+    /// Its name, with the version of the rules that make it.
+    pub profile: Arc<str>,
+    /// Digest of what it is made from.
+    pub sha256: Digest,
+}
+
 /// A structured call (EC-4.4, EC-O8).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolInvocation {

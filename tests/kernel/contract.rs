@@ -166,6 +166,7 @@ fn factory() -> ContractFactory {
     ContractFactory {
         manifest: Arc::new(Manifest::new([ManifestTool::execute_program(), plain("read"), plain("write")])),
         profile: Profile::Program.model_profile(),
+        grammar: None,
         strict_mode: false,
         context_window: None,
     }

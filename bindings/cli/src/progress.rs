@@ -11,8 +11,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use cadenza_core::cancel::CancelToken;
+use cadenza_core::message::GrammarRef;
 use cadenza_core::printable::printable;
-use cadenza_core::provider::{ModelReply, ModelRequest, Provider, ProviderError, ReplyFuture};
+use cadenza_core::program::Language;
+use cadenza_core::provider::{ModelReply, ModelRequest, Provider, ProviderError, ReplyFuture, ToolSpec};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Time between two drawings; also how long a request may take before it is shown at all.
@@ -47,6 +49,10 @@ impl Provider for Shown {
 
     fn profile(&self) -> &str {
         self.inner.profile()
+    }
+
+    fn grammar(&self, tools: &[ToolSpec], language: Language) -> Option<GrammarRef> {
+        self.inner.grammar(tools, language)
     }
 
     fn fingerprint(&self) -> &str {

@@ -539,6 +539,7 @@ impl<'a> Attempts<'a> {
             timeout: settings.provider_timeout.min(fair),
             total,
             max_output_tokens: ask.max_output_tokens.and_then(|tokens| u32::try_from(tokens).ok()),
+            grammar: ask.constraints.grammar_sha256,
             pieces: self.watching.sink(),
         }
     }
@@ -828,7 +829,7 @@ fn plausible(usage: Usage) -> Usage {
 }
 
 /// `execute_program`, as it is offered to a model.
-fn offered_tools(language: Language) -> Arc<[ToolSpec]> {
+pub(super) fn offered_tools(language: Language) -> Arc<[ToolSpec]> {
     static OFFERED: [OnceLock<Arc<[ToolSpec]>>; Language::ALL.len()] = [const { OnceLock::new() }; Language::ALL.len()];
     let offered = OFFERED[language as usize].get_or_init(|| {
         [ToolSpec {

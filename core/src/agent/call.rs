@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::attempts::{Attempts, Start};
+use super::attempts::{Attempts, Start, offered_tools};
 use super::host::{CallHost, DryHost, ToolCall};
 use super::journal::Journal;
 use super::runtime_context::Turn;
@@ -431,7 +431,9 @@ impl<'a> Call<'a> {
             };
             // V9: more requests may be made, for servers fail; but not more replies may be wrong.
             let attempts = settings.generation_attempts().min(4);
-            Arc::new(driver::factory(settings.provider.profile()).dynamic_call(&DynamicCall {
+            let (provider, language) = (&settings.provider, settings.language);
+            let grammar = provider.grammar(&offered_tools(language), language);
+            Arc::new(driver::factory(provider.profile(), grammar).dynamic_call(&DynamicCall {
                 attempts,
                 // Where no model may be asked, nothing can be repaired.
                 nudges: if settings.lock.is_some() { 0 } else { settings.execution_repairs },

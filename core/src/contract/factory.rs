@@ -9,6 +9,7 @@ use super::budget::{Millis, Remaining, Tokens};
 use super::manifest::{EXECUTE_PROGRAM, Manifest, ModelProfile};
 use super::{CompletionMode, ContextBudget, ContractDraft, ExecutionContract, ToolPolicy};
 use crate::ids::Digest;
+use crate::message::GrammarRef;
 
 /// Makes contracts for one model and one set of tools.
 #[derive(Clone, Debug)]
@@ -17,6 +18,8 @@ pub struct ContractFactory {
     pub manifest: Arc<Manifest>,
     /// How replies are read, and by which adapter.
     pub profile: ModelProfile,
+    /// The grammar that the model writes within, where it has one (EC-GR1).
+    pub grammar: Option<GrammarRef>,
     /// Whether contracts are strict; they are also where the profile is (V7).
     pub strict_mode: bool,
     /// The model's window; `None` keeps the default of 8192 tokens.
@@ -114,6 +117,10 @@ impl ContractFactory {
         draft.strict_mode = self.strict_mode || self.profile.strict;
         draft.token_gate = draft.strict_mode && policy == ToolPolicy::Required;
         draft.policy_rule = Some(rule.into());
+        if let Some(GrammarRef { profile, sha256 }) = &self.grammar {
+            draft.grammar_profile = Some(profile.clone());
+            draft.grammar_sha256 = Some(*sha256);
+        }
         draft.step_timeout = bounds.step_timeout;
         draft.total_timeout = bounds.total_timeout;
         draft.max_tokens_consumed = bounds.max_tokens;

@@ -15,6 +15,7 @@
 //! let factory = ContractFactory {
 //!     manifest: environment.manifest.clone(),
 //!     profile: adapter::Profile::Program.model_profile(),
+//!     grammar: None,
 //!     strict_mode: false,
 //!     context_window: None,
 //! };

@@ -21,12 +21,14 @@ use sha2::{Digest as _, Sha256};
 use super::secret::scrub;
 use super::{
     ModelReply, ModelRequest, ModelSpec, Piece, Provider, ProviderError, ProviderErrorClass, RawToolCall, ReplyFuture,
-    Usage,
+    ToolSpec, Usage,
 };
 use crate::cancel::CancelToken;
 use crate::fork::PerProcess;
 use crate::ids::Digest;
+use crate::message::GrammarRef;
 use crate::outcome::ProgramSource;
+use crate::program::Language;
 use crate::value::{Map, Value, write_json_string};
 
 /// Version of the format.
@@ -223,6 +225,10 @@ impl Provider for Recorder {
 
     fn profile(&self) -> &str {
         self.inner.profile()
+    }
+
+    fn grammar(&self, tools: &[ToolSpec], language: Language) -> Option<GrammarRef> {
+        self.inner.grammar(tools, language)
     }
 
     fn fingerprint(&self) -> &str {

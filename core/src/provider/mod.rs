@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cancel::CancelToken;
-use crate::message::AgentMessage;
+use crate::ids::Digest;
+use crate::message::{AgentMessage, GrammarRef};
 use crate::program::Language;
 use crate::value::{Map, Value};
 
@@ -79,6 +80,8 @@ pub struct ModelRequest {
     pub total: Duration,
     /// Output cap in tokens, when the contract sets one.
     pub max_output_tokens: Option<u32>,
+    /// The grammar that a call must be written within, as the contract has it (EC-GR1). A provider with another must fail.
+    pub grammar: Option<Digest>,
     /// Who is told what arrives before the reply is whole; `None` when nobody listens.
     pub pieces: Option<PieceSink>,
 }
@@ -282,6 +285,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// What distinguishes this model from another behind the same name; hashed into every transcript entry.
     fn fingerprint(&self) -> &str {
         self.model()
+    }
+
+    /// The grammar that holds this model to a call of these tools, where one does; recorded in the contract (EC-GR1).
+    fn grammar(&self, _tools: &[ToolSpec], _language: Language) -> Option<GrammarRef> {
+        None
     }
 
     /// Whether asking makes sense at all (V37). Must be quick: no network round trip on the hot path.

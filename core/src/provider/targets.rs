@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::rotation::Rotation;
 use super::wait::{RealWaits, Waits};
-use super::{ModelReply, ModelRequest, Provider, ProviderError, ReplyFuture};
+use super::{ModelReply, ModelRequest, Provider, ProviderError, ReplyFuture, ToolSpec};
 use crate::cancel::CancelToken;
+use crate::message::GrammarRef;
+use crate::program::Language;
 
 /// A list of targets, in the order in which they are asked.
 #[derive(Debug)]
@@ -109,6 +111,12 @@ impl Provider for Targets {
     fn profile(&self) -> &str {
         let first = self.targets[0].profile();
         if self.targets.iter().all(|target| target.profile() == first) { first } else { "program" }
+    }
+
+    /// The grammar that all targets share.
+    fn grammar(&self, tools: &[ToolSpec], language: Language) -> Option<GrammarRef> {
+        let first = self.targets[0].grammar(tools, language)?;
+        self.targets.iter().all(|target| target.grammar(tools, language).as_ref() == Some(&first)).then_some(first)
     }
 
     fn fingerprint(&self) -> &str {

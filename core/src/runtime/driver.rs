@@ -12,6 +12,7 @@ use crate::adapter::Profile;
 use crate::contract::{ContractFactory, ExecutionContract, Manifest, ManifestTool, Millis, ModelProfile};
 use crate::kernel::transcript::Transcript;
 use crate::kernel::{Ask, Call, Command, Ended, Environment, Input, Kernel};
+use crate::message::GrammarRef;
 
 /// The model's window that dynamic calls reckon with, in tokens, until a provider says otherwise.
 const CONTEXT_WINDOW: u64 = 131_072;
@@ -59,15 +60,16 @@ pub(crate) async fn drive(contract: Arc<ExecutionContract>, environment: Arc<Env
     }
 }
 
-/// The factory of dynamic calls to models with that profile. One that does not exist is the contract's to name, and
+/// The factory of dynamic calls to models with that profile and grammar. A profile that does not exist is the contract's to name, and
 /// PRECHECK's to refuse (EC-P4a).
-pub(crate) fn factory(profile: &str) -> ContractFactory {
+pub(crate) fn factory(profile: &str, grammar: Option<GrammarRef>) -> ContractFactory {
     static MANIFEST: LazyLock<Arc<Manifest>> = LazyLock::new(|| Arc::new(manifest()));
     let known = Profile::from_name(profile);
     let unknown = || ModelProfile { id: profile.into(), ..Profile::Program.model_profile() };
     ContractFactory {
         manifest: MANIFEST.clone(),
         profile: known.map_or_else(unknown, Profile::model_profile),
+        grammar,
         strict_mode: false,
         context_window: Some(CONTEXT_WINDOW),
     }

@@ -73,7 +73,7 @@ impl Vocabulary {
     }
 
     /// Number of tokens.
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.pieces.len()
     }
 
@@ -149,17 +149,17 @@ impl Gate {
     /// Looks at every state once: some milliseconds for a vocabulary of 128,000 tokens.
     pub fn new(grammar: Grammar, vocabulary: Arc<Vocabulary>) -> Result<Self, CannotWrite> {
         let opening = grammar.forced_start();
-        let mut allowed: Vec<Option<Mask>> = (0..grammar.len()).map(|_| None).collect();
-        let mut before: Vec<Vec<StateId>> = vec![Vec::new(); grammar.len()];
+        let mut allowed: Vec<Option<Mask>> = (0..grammar.size()).map(|_| None).collect();
+        let mut before: Vec<Vec<StateId>> = vec![Vec::new(); grammar.size()];
         let mut open = vec![opening.1];
         let mut ends = Vec::new();
         // The state that last led to each, so that each is noted once.
-        let mut last_from = vec![NEVER; grammar.len()];
+        let mut last_from = vec![NEVER; grammar.size()];
         while let Some(state) = open.pop() {
             if allowed[state as usize].is_some() {
                 continue;
             }
-            let mut mask = Mask(vec![0; vocabulary.len().div_ceil(64)]);
+            let mut mask = Mask(vec![0; vocabulary.size().div_ceil(64)]);
             if grammar.rest(state).is_none() {
                 vocabulary.followers(&grammar, state, |token, next| {
                     mask.set(token, true);
@@ -178,7 +178,7 @@ impl Gate {
             }
             allowed[state as usize] = Some(mask);
         }
-        let mut left = vec![NEVER; grammar.len()];
+        let mut left = vec![NEVER; grammar.size()];
         let mut distance = 0;
         while !ends.is_empty() {
             ends.retain(|state| left[*state as usize] == NEVER);
@@ -192,7 +192,7 @@ impl Gate {
         // A token that leads where this vocabulary cannot go on is not allowed.
         for (lost, _) in left.iter().enumerate().filter(|(_, left)| **left == NEVER) {
             for state in &before[lost] {
-                let mut mask = Mask(vec![0; vocabulary.len().div_ceil(64)]);
+                let mut mask = Mask(vec![0; vocabulary.size().div_ceil(64)]);
                 vocabulary.followers(&grammar, *state, |token, next| mask.set(token, left[next as usize] != NEVER));
                 if grammar.accepts(*state) {
                     vocabulary.ends.iter().for_each(|token| mask.set(*token, true));
@@ -404,7 +404,7 @@ mod tests {
             if gate.rest(state).is_some() {
                 break;
             }
-            let logits: Vec<f32> = (0..vocabulary.len()).map(|_| noise.f32() * 8.0).collect();
+            let logits: Vec<f32> = (0..vocabulary.size()).map(|_| noise.f32() * 8.0).collect();
             let (token, next) = sampler.choose(&logits, Some((gate, state, limit - count - 1))).unwrap();
             if vocabulary.is_end(token) {
                 break;

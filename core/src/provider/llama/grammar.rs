@@ -214,7 +214,7 @@ impl Grammar {
     }
 
     /// Number of states.
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.states.len()
     }
 

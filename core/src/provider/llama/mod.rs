@@ -28,7 +28,9 @@ use super::{
     Usage, wait,
 };
 use crate::cancel::CancelToken;
-use crate::message::{AgentMessage, MessageRole};
+use crate::ids::Digest;
+use crate::message::{AgentMessage, GrammarRef, MessageRole};
+use crate::program::Language;
 use crate::value::Value;
 
 use chat::Turn;
@@ -142,6 +144,12 @@ impl Llama {
     }
 
     async fn ask(&self, request: &ModelRequest, cancel: &CancelToken) -> Result<ModelReply, ProviderError> {
+        if let Some(agreed) = request.grammar
+            && self.grammar(&request.tools, request.language).is_none_or(|own| own.sha256 != agreed)
+        {
+            let message = format!("{}: the contract names another grammar than this model has", self.settings.name);
+            return Err(ProviderError::new(ProviderErrorClass::ModelError, message));
+        }
         let deadline = Instant::now().checked_add(request.timeout);
         let deadline = deadline.unwrap_or_else(|| Instant::now() + std::time::Duration::from_secs(1 << 30));
         // Set when the waiter gives up for any reason: the model's thread then leaves the request at the next token.
@@ -175,15 +183,22 @@ impl Llama {
     }
 
     /// What a reply to this request may be.
-    ///
-    /// The forms without a tool's name fit only where one tool is offered, and text only where that runs programs.
     fn shape(&self, request: &ModelRequest) -> Shape {
         // The gate opens for text once a call of this run was answered (V24).
         let since_asked = request.messages.iter().rev().take_while(|message| message.role != MessageRole::User);
         let called = since_asked.into_iter().any(|message| message.role == MessageRole::Tool);
-        match (self.settings.output, &*request.tools) {
+        match self.first_shape(&request.tools) {
+            Shape::Call | Shape::Arguments | Shape::Program if called => Shape::CallOrProse,
+            shape => shape,
+        }
+    }
+
+    /// What it is before any call was answered.
+    ///
+    /// The forms without a tool's name fit only where one tool is offered, and text only where that runs programs.
+    fn first_shape(&self, tools: &[ToolSpec]) -> Shape {
+        match (self.settings.output, tools) {
             (_, []) => Shape::Prose,
-            _ if called => Shape::CallOrProse,
             (Output::Text, [only]) if *only.name == *PROGRAM_TOOL => Shape::Program,
             (Output::JsonSchema, [_]) => Shape::Arguments,
             (Output::Tool | Output::JsonSchema | Output::Text, _) => Shape::Call,
@@ -192,11 +207,8 @@ impl Llama {
 
     fn form(&self, request: &ModelRequest) -> Form {
         let shape = self.shape(request);
-        let (tools, opening, name) = (request.tools.clone(), opening(request), self.settings.name.clone());
-        let mut key = format!("{shape:?} {opening}");
-        for tool in &*tools {
-            key.push_str(&format!("\n{} {}", tool.name, tool.parameters.to_json()));
-        }
+        let key = grammar_source(shape, &request.tools, request.language);
+        let (tools, opening, name) = (request.tools.clone(), opening(request.language), self.settings.name.clone());
         let draw = move || {
             let tools: Vec<Callable<'_>> = tools.iter().map(callable).collect();
             let drawn = match shape {
@@ -272,7 +284,7 @@ impl Llama {
             Shape::Call | Shape::CallOrProse => called(&text),
             Shape::Arguments => of_only(text),
             Shape::Program => {
-                let code = text.strip_prefix(&opening(request)).and_then(|text| text.strip_suffix("```"));
+                let code = text.strip_prefix(&opening(request.language)).and_then(|text| text.strip_suffix("```"));
                 code.and_then(|code| of_only(Value::Map([("code".to_owned(), code.into())].into()).to_json()))
             }
         };
@@ -302,6 +314,19 @@ enum Shape {
     Program,
 }
 
+impl Shape {
+    /// The name in contracts.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Prose => "prose",
+            Self::Call => "call",
+            Self::CallOrProse => "call_or_prose",
+            Self::Arguments => "arguments",
+            Self::Program => "program",
+        }
+    }
+}
+
 impl Provider for Llama {
     fn model(&self) -> &str {
         &self.settings.name
@@ -309,6 +334,16 @@ impl Provider for Llama {
 
     fn profile(&self) -> &str {
         if self.settings.gated { "gated" } else { self.settings.output.profile() }
+    }
+
+    fn grammar(&self, tools: &[ToolSpec], language: Language) -> Option<GrammarRef> {
+        let shape = self.first_shape(tools);
+        if !self.settings.gated || shape == Shape::Prose {
+            return None;
+        }
+        let profile: Arc<str> = format!("{}-{}", shape.as_str(), grammar::VERSION).into();
+        let source = format!("{profile}\n{}", grammar_source(shape, tools, language));
+        Some(GrammarRef { sha256: Digest::of_bytes(source.as_bytes()), profile })
     }
 
     fn fingerprint(&self) -> &str {
@@ -364,8 +399,17 @@ fn callable(tool: &ToolSpec) -> Callable<'_> {
 }
 
 /// How a program in text begins.
-fn opening(request: &ModelRequest) -> String {
-    format!("```{}\n", request.language)
+fn opening(language: Language) -> String {
+    format!("```{language}\n")
+}
+
+/// Everything that decides which grammar is drawn, under [`grammar::VERSION`].
+fn grammar_source(shape: Shape, tools: &[ToolSpec], language: Language) -> String {
+    let mut source = format!("{} {}", shape.as_str(), opening(language));
+    for tool in tools {
+        source.push_str(&format!("\n{} {}", tool.name, tool.parameters.to_json()));
+    }
+    source
 }
 
 fn described(tools: &[ToolSpec]) -> String {

@@ -218,7 +218,7 @@ fn of_type(sketch: &mut Sketch, from: Place, kind: &str, schema: &Map, depth: us
         "string" => {
             let (least, most) = bounds(schema, "minLength", "maxLength")?;
             let open = sketch.text(from, "\"");
-            let inside = repeated(sketch, open, least, most, |sketch, from, to| character(sketch, from, to));
+            let inside = repeated(sketch, open, least, most, character);
             sketch.text(inside, "\"")
         }
         "integer" => integer(sketch, from),
