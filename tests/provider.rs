@@ -953,8 +953,24 @@ mod resolving {
         assert!(problem("replay:x", &[]).contains("`replay:x`: nothing is recorded here"));
         let text = problem("opnai:gpt-5.1", &[]);
         assert!(text.contains("did you mean `openai`?") && text.contains("openai-compatible, anthropic"), "{text}");
-        assert!(problem("gpt-5.1", &[]).contains("did you mean `openai:gpt-5.1`?"));
+        for (name, meant) in [
+            ("gpt-5.1", "openai:gpt-5.1"),
+            ("o3-mini", "openai:o3-mini"),
+            ("claude-sonnet-4-5", "anthropic:claude-sonnet-4-5"),
+            ("gemini-2.5-pro", "gemini:gemini-2.5-pro"),
+            ("qwen3:8b", "ollama:qwen3:8b"),
+            ("OpenAI:gpt-5.1", "openai:gpt-5.1"),
+            ("google:gemini-2.5-pro", "gemini:gemini-2.5-pro"),
+            ("openai_compatible:m@http://h/v1", "openai-compatible:m@http://h/v1"),
+            ("vllm", "openai-compatible"),
+            ("ollam:qwen3", "ollama"),
+        ] {
+            let text = problem(name, &[]);
+            assert!(text.contains(&format!("did you mean `{meant}`?")), "{name}: {text}");
+        }
+        assert!(!problem("foo:bar", &[]).contains("did you mean"));
         assert!(problem("openai:", &[]).contains("`openai:NAME`"));
+        assert!(problem("openai-compatible:@http://h/v1", &[]).contains("`openai-compatible:NAME`"));
         assert!(problem("openai:x", &[]).contains("set OPENAI_API_KEY"));
         assert!(problem("library:x", &[]).contains("write `library`"));
         assert!(problem("openai-compatible:x", &[]).contains("base_url="));

@@ -172,6 +172,8 @@ def test_wrong_use_raises_before_a_model_is_asked(calc, runtime, model):
     assert isinstance(raised.value, cadenza.CadenzaError)
     with pytest.raises(OptionError, match="max_calls"):
         runtime.agent("x", max_calls=0)
+    with pytest.raises(OptionError, match="a callable has none: give it alone"):
+        Agent.for_role("x", model=["library", {"model": lambda request: "return 1", "seed": 1}])
     with pytest.raises(OptionError, match='did you mean "model"'):
         cadenza.Runtime(modle=object())
     with pytest.raises(TypeError):

@@ -92,6 +92,12 @@ fn model(value: &Bound<'_, PyAny>) -> PyResult<ModelSpec> {
     if let Ok(targets) = value.cast::<PyList>() {
         return targets.iter().map(|target| model(&target)).collect::<PyResult<_>>().map(ModelSpec::Targets);
     }
+    if let Ok(target) = value.cast::<PyDict>()
+        && target.get_item("model")?.is_some_and(|named| provider(&named).is_some())
+    {
+        let message = "options of a target go with the name of a model; a callable has none: give it alone".to_owned();
+        return Err(option_error(value.py(), &OptionError::Invalid { name: "model", message }));
+    }
     match provider(value) {
         Some(callable) => Ok(ModelSpec::Provider(Arc::new(CallableModel::new(&callable)?))),
         None => {

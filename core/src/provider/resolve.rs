@@ -492,7 +492,7 @@ fn share_nothing(
 fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Result<Arc<dyn Provider>, ResolveProblem> {
     let (provider, model) = name.split_once(':').map_or((name, ""), |(provider, model)| (provider, model.trim()));
     let Some(kind) = Kind::from_name(provider.trim()) else {
-        return Err(ResolveProblem::Unknown { name: short(name), hint: hint(provider.trim()) });
+        return Err(ResolveProblem::Unknown { name: short(name), hint: hint(name) });
     };
     match kind {
         Kind::Library if model.is_empty() => Ok(Library::embedded()),
@@ -506,13 +506,13 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
             if !kind.works() {
                 return Err(ResolveProblem::NotBuilt { provider: kind.as_str(), feature: "http" });
             }
-            if model.is_empty() {
-                return Err(ResolveProblem::NoModelName { provider: kind.as_str() });
-            }
             // A target may say its own address: `openai-compatible:NAME@http://host/v1`.
             let inline = ["@http://", "@https://"].into_iter().find_map(|mark| model.find(mark));
             let address = inline.map(|at| model[at + 1..].to_owned());
-            let model = inline.map_or(model, |at| &model[..at]);
+            let model = inline.map_or(model, |at| model[..at].trim_end());
+            if model.is_empty() {
+                return Err(ResolveProblem::NoModelName { provider: kind.as_str() });
+            }
             remote(kind, model, settings, settings.options_at(kind, own, address))
         }
         Kind::Replay if model.is_empty() => Err(ResolveProblem::NoModelName { provider: kind.as_str() }),
@@ -675,13 +675,40 @@ fn read_key(path: &std::path::Path) -> Result<Secret, ResolveProblem> {
     Secret::new(&text).ok_or_else(|| unreadable("it is empty".to_owned()))
 }
 
-/// A model's name without its provider, or a provider with a typing mistake.
-fn hint(provider: &str) -> String {
-    let near = nearest(provider, PROVIDERS.into_iter());
-    if near.is_empty() && (provider.starts_with("gpt") || provider.starts_with('o')) {
-        return format!(", did you mean `openai:{}`?", short(provider));
-    }
-    near
+/// What was meant: a provider as others call it, a model's name without its provider, or a provider with a typing mistake.
+fn hint(name: &str) -> String {
+    let (provider, model) = name.split_once(':').unwrap_or((name, ""));
+    let spelled = provider.trim().to_ascii_lowercase().replace('_', "-");
+    let meant = match (Kind::from_name(&spelled).or_else(|| known_as(&spelled)), whose(name)) {
+        (Some(kind), _) if model.is_empty() => kind.as_str().to_owned(),
+        (Some(kind), _) => format!("{}:{}", kind.as_str(), short(model)),
+        (None, Some(kind)) => format!("{}:{}", kind.as_str(), short(name)),
+        (None, None) => return nearest(provider.trim(), PROVIDERS.into_iter()),
+    };
+    format!(", did you mean `{meant}`?")
+}
+
+/// The provider that others call so.
+fn known_as(provider: &str) -> Option<Kind> {
+    Some(match provider {
+        "gpt" | "chatgpt" => Kind::OpenAi,
+        "claude" => Kind::Anthropic,
+        "google" | "google-genai" | "vertex" | "vertexai" => Kind::Gemini,
+        "llama-cpp" | "llama.cpp" | "lm-studio" | "lmstudio" | "openrouter" | "vllm" => Kind::OpenAiCompatible,
+        _ => return None,
+    })
+}
+
+/// Who has a model of that name: what its first word says, when more follows.
+fn whose(model: &str) -> Option<Kind> {
+    let (family, _) = model.split_at_checked(model.find(|letter: char| !letter.is_ascii_alphabetic())?)?;
+    Some(match &*family.to_ascii_lowercase() {
+        "chatgpt" | "gpt" | "o" => Kind::OpenAi,
+        "claude" => Kind::Anthropic,
+        "gemini" => Kind::Gemini,
+        "codellama" | "deepseek" | "gemma" | "llama" | "mistral" | "mixtral" | "phi" | "qwen" => Kind::Ollama,
+        _ => return None,
+    })
 }
 
 /// A name from outside in a message. It is cut, because a key may be pasted in the wrong place.
