@@ -207,9 +207,24 @@ fn kc_cf2_configuration_comes_from_flag_environment_file_default_in_this_order()
         ("api_key", "***".into(), "environment CADENZA_API_KEY"),
         ("model", "library".into(), "--model"),
     ] {
-        assert_eq!(config["options"][name], serde_json::json!({ "value": value, "origin": origin }), "{name}");
+        assert_eq!(
+            config["options"][name],
+            serde_json::json!({ "value": value, "origin": origin, "used": true }),
+            "{name}"
+        );
     }
     check(&world.run(&["config"]), 0, &["configuration file: cadenza.toml", "max_calls", "cadenza.toml:1"]);
+    // What the file says of one server is not said of another vendor's.
+    world.write("cadenza.toml", "model = \"openai-compatible:m\"\nbase_url = \"http://127.0.0.1:1/v1\"\n");
+    check(
+        &world.run(&["config", "--model", "library"]),
+        0,
+        &["cadenza.toml:2; not used, because the model is another"],
+    );
+    let config = world.run(&["config", "--json", "--model", "library"]).out;
+    let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    assert_eq!(config["options"]["base_url"]["used"], false);
+    check(&world.run(&["config"]), 0, &["cadenza.toml:2\n"]);
 }
 
 #[test]

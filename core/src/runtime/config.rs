@@ -166,9 +166,14 @@ impl Config {
         &self.settings
     }
 
+    /// Whether an option was set and holds: not when it was said of another provider than a nearer place then named.
+    pub fn holds(&self, name: &str) -> bool {
+        self.settings.get(name).is_some_and(|setting| !self.is_of_another_provider(name, setting))
+    }
+
     /// Everything that holds, as one map of options.
     pub fn to_map(&self) -> Map {
-        let held = self.settings.iter().filter(|(name, setting)| !self.is_of_another_provider(name, setting));
+        let held = self.settings.iter().filter(|(name, _)| self.holds(name));
         held.map(|(name, setting)| (name.clone(), setting.value.clone())).collect()
     }
 

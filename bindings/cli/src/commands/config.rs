@@ -32,6 +32,8 @@ struct Row {
     name: &'static str,
     value: Value,
     origin: String,
+    /// False for what was said of a provider that a nearer place then replaced.
+    used: bool,
 }
 
 impl ConfigCommand {
@@ -61,12 +63,16 @@ impl ConfigCommand {
                     ("model", Origin::Default) => (resolved.provider.model().into(), resolved.origin.to_string()),
                     (_, origin) => (value, origin.to_string()),
                 };
-                Some(Row { name, value, origin })
+                Some(Row { name, value, origin, used: given.is_none() || config.holds(name) })
             })
             .collect();
         if self.json {
             let options = rows.into_iter().map(|row| {
-                let entry = Map::from([("value".to_owned(), row.value), ("origin".to_owned(), row.origin.into())]);
+                let entry = Map::from([
+                    ("value".to_owned(), row.value),
+                    ("origin".to_owned(), row.origin.into()),
+                    ("used".to_owned(), row.used.into()),
+                ]);
                 (row.name.to_owned(), Value::Map(entry))
             });
             let file = config.file().map(|path| path.display().to_string());
@@ -86,7 +92,8 @@ impl ConfigCommand {
         for row in &rows {
             let name = context.style.name(&format!("{:names$}", row.name));
             let value = format!("{:values$}", printable_json(&row.value.to_json()));
-            say(&format!("{name}  {value}  {}", context.style.faint(&row.origin)));
+            let unused = if row.used { "" } else { "; not used, because the model is another provider's" };
+            say(&format!("{name}  {value}  {}", context.style.faint(&format!("{}{unused}", row.origin))));
         }
         for note in &resolved.notes {
             say(&context.style.faint(&format!("note: {note}")));
