@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import cadenza
@@ -39,6 +40,11 @@ code: str = runtime.program("calculator", "add").code
 calls: list[dict[str, Any]] = runtime.calls()
 
 
+spent: float = sum(used["cost_usd"] for used in runtime.usage())
+priced = Runtime(prices={"openai:gpt-5.1": {"input": 1.25, "output": 10}}, max_cost=0.5, record=Path("calls.cassette"))
+Runtime(prices={"openai:gpt-5.1": {"input": 1.25}})  # type: ignore[typeddict-item]
+
+
 class Calculator(Agent):
     def twice(self, number: int) -> int:
         result: int = self.add(number, number).unwrap()
@@ -56,7 +62,10 @@ async def main() -> None:
     print(awaited, both, await task, await agent.sub(1, 2))
     async for event in agent.call("add", 2, 3):
         name: str = event["event"]
-        print(name)
+        if event["event"] == "piece":
+            print(name, event["kind"], event["text"])
+        elif event["event"] == "done":
+            print(event["outcome"].value)
 
 
 once: Outcome = asyncio.run(AsyncAgent.for_role("calculator", runtime=runtime).call("add", 2, 3))

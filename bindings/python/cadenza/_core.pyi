@@ -57,11 +57,55 @@ class _NamedTarget(_TargetOptions):
 
 _Target: TypeAlias = str | _NamedTarget | Callable[[ModelRequest], Any] | _Provider
 
-class _Price(TypedDict, total=False):
+class _NeededPrices(TypedDict):
     input: float
     output: float
+
+class _Price(_NeededPrices, total=False):
     cached: float
     cache_write: float
+
+class _Usage(TypedDict):
+    target: str
+    provider: str
+    model: str
+    requests: int
+    failed: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    total_tokens: int
+    cost_usd: float
+    unpriced: int
+    latency_ms: float
+
+class _AttemptEvent(TypedDict):
+    role: str
+    method: str
+    call_id: str
+    depth: int
+    attempt: int
+
+class _AttemptStarted(_AttemptEvent):
+    event: Literal["attempt_started"]
+
+class _Piece(_AttemptEvent):
+    event: Literal["piece"]
+    kind: Literal["program", "text", "reasoning"]
+    text: str
+    dropped: int
+
+class _AttemptFailed(_AttemptEvent):
+    event: Literal["attempt_failed"]
+    stage: str
+    error_class: str
+    message: str
+
+class _Done(TypedDict):
+    event: Literal["done"]
+    outcome: Outcome
+
+_CallEvent: TypeAlias = _AttemptStarted | _Piece | _AttemptFailed | _Done
 
 class _Options(_TargetOptions, total=False):
     model: _Target | Sequence[_Target] | None
@@ -93,7 +137,7 @@ class _Options(_TargetOptions, total=False):
     tools: Iterable[Callable[..., Any]] | Mapping[str, Callable[..., Any]] | Callable[..., Any] | None
     reuse: Literal["auto", "off", "locked"]
     store: str | PathLike[str] | None
-    record: str | None
+    record: str | PathLike[str] | None
     name: str | None
     namespace: str
     durability: str | None
@@ -274,7 +318,7 @@ class Runtime:
     def model(self) -> str: ...
     @property
     def language(self) -> Literal["lua", "rhai"]: ...
-    def usage(self) -> list[dict[str, Any]]: ...
+    def usage(self) -> list[_Usage]: ...
     @property
     def dropped_log_lines(self) -> int: ...
     @property
@@ -352,9 +396,9 @@ class Agent:
     def _repr_html_(self) -> str: ...
 
 @final
-class CallEvents(AsyncIterator[dict[str, Any]]):
+class CallEvents(AsyncIterator[_CallEvent]):
     def __aiter__(self) -> Self: ...
-    def __anext__(self) -> Awaitable[dict[str, Any]]: ...
+    def __anext__(self) -> Awaitable[_CallEvent]: ...
     def aclose(self) -> Awaitable[None]: ...
 
 @final
