@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reqwest::header::HeaderMap;
+use reqwest::header::{HeaderMap, HeaderName};
 use reqwest::{Client, Proxy, Response, Url};
 use serde_json::Value as Json;
 
@@ -29,7 +29,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// How long an unused connection is kept.
 const KEEP_IDLE: Duration = Duration::from_secs(90);
 
-/// One request.
+/// Where requests go, and how: the same for all that a target is asked in one way.
 pub(crate) struct Post {
     /// The provider's name, for messages.
     pub model: String,
@@ -40,7 +40,7 @@ pub(crate) struct Post {
     /// Through which proxy: the system's, none, or this one.
     pub proxy: Field<Secret>,
     /// What is removed from whatever comes back.
-    pub hidden: Hidden,
+    pub hidden: Arc<Hidden>,
 }
 
 /// What must not come back out of a server.
@@ -127,21 +127,25 @@ fn scrub<'a>(secrets: &[Secret], text: Cow<'a, str>) -> Cow<'a, str> {
     })
 }
 
-/// One reply, whatever its status. No secret in it.
+/// One reply, whatever its status.
 pub(crate) struct Reply {
     /// HTTP status.
     pub status: u16,
-    /// Names lower-case; values that are not text are left out.
-    pub headers: Vec<(String, String)>,
-    /// The body. That of a refusal may be cut, and has replacement characters where it is not UTF-8.
+    /// As they came: to be scrubbed before they are told ([`header_texts`]).
+    pub headers: HeaderMap,
+    /// The body, without keys. That of a refusal may be cut, and has replacement characters where it is not UTF-8.
     pub body: String,
 }
 
-impl Reply {
-    /// A header by lower-case name.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
-    }
+/// A header that is text.
+pub(crate) fn header(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// All that are text, by lower-case names and without keys.
+pub(crate) fn header_texts(headers: &HeaderMap, hidden: &Hidden) -> Vec<(String, String)> {
+    let texts = headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?)));
+    texts.map(|(name, value)| (name, hidden.scrub(value).into_owned())).collect()
 }
 
 /// The clients of a process, by what they need: certificates only for `https`, and no proxy for this machine.
@@ -229,8 +233,6 @@ pub(crate) struct Answered {
     post: Arc<Post>,
     /// HTTP status.
     pub status: u16,
-    /// As [`Reply::headers`].
-    pub headers: Vec<(String, String)>,
     response: Response,
 }
 
@@ -244,14 +246,13 @@ pub(crate) async fn send(shared: &Shared, post: &Arc<Post>, body: Vec<u8>) -> Re
     let client = shared.clients.get(&post.url, &post.proxy)?;
     let sent = client.post(post.url.clone()).headers(post.headers.clone()).body(body).send();
     let response = sent.await.map_err(|error| transport_failure(post, error))?;
-    let headers = header_texts(response.headers(), &post.hidden);
-    Ok(Answered { post: post.clone(), status: response.status().as_u16(), headers, response })
+    Ok(Answered { post: post.clone(), status: response.status().as_u16(), response })
 }
 
 impl Answered {
-    /// A header by lower-case name.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    /// As they came.
+    pub fn headers(&mut self) -> &mut HeaderMap {
+        self.response.headers_mut()
     }
 
     /// Reads all of it. Of a refusal, the beginning.
@@ -284,7 +285,7 @@ impl Answered {
             Cow::Owned(scrubbed) => scrubbed,
             Cow::Borrowed(_) => body,
         };
-        Ok(Reply { status: self.status, headers: self.headers, body })
+        Ok(Reply { status: self.status, headers: std::mem::take(self.headers()), body })
     }
 
     /// The next bytes, as they come; `None` at the end.
@@ -297,11 +298,6 @@ impl Answered {
 pub(crate) fn too_large(model: &str) -> ProviderError {
     let message = format!("{model}: the reply is larger than {MAX_BODY_BYTES} bytes; that is no completion");
     ProviderError::new(ProviderErrorClass::InvalidResponse, message)
-}
-
-fn header_texts(headers: &HeaderMap, hidden: &Hidden) -> Vec<(String, String)> {
-    let texts = headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?)));
-    texts.map(|(name, value)| (name, hidden.scrub(value).into_owned())).collect()
 }
 
 fn transport_failure(post: &Post, error: reqwest::Error) -> ProviderError {

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use reqwest::Url;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use serde_json::Value as Json;
 use sse_stream::SseByteStream;
 
@@ -91,10 +91,9 @@ pub struct Remote {
     settings: RemoteSettings,
     wire: Wire,
     fingerprint: Arc<str>,
-    /// Where replies are asked for whole, and in pieces.
-    urls: [Url; 2],
-    headers: HeaderMap,
-    hidden: Hidden,
+    /// How replies are asked for whole, and in pieces.
+    posts: [Arc<Post>; 2],
+    hidden: Arc<Hidden>,
 }
 
 impl Remote {
@@ -124,21 +123,25 @@ impl Remote {
             omitted,
         };
         let (headers, hidden) = headers(&settings, &wire)?;
+        let hidden = Arc::new(hidden);
         let fingerprint = format!("{}@{}#{}", settings.name, urls[0], wire.output.as_str()).into();
-        Ok(Self { settings, wire, fingerprint, urls, headers, hidden })
+        let posts = urls.map(|url| {
+            Arc::new(Post {
+                model: settings.name.clone(),
+                url,
+                headers: headers.clone(),
+                proxy: settings.proxy.clone(),
+                hidden: hidden.clone(),
+            })
+        });
+        Ok(Self { settings, wire, fingerprint, posts, hidden })
     }
 
     async fn ask(&self, request: &ModelRequest, cancel: &CancelToken) -> Result<ModelReply, ProviderError> {
         let shared = wait::shared()?;
         let streams = self.streams(request);
         let body = self.wire.body(request, streams).to_string().into_bytes();
-        let post = Arc::new(Post {
-            model: self.settings.name.clone(),
-            url: self.urls[usize::from(streams)].clone(),
-            headers: self.headers.clone(),
-            proxy: self.settings.proxy.clone(),
-            hidden: self.hidden.clone(),
-        });
+        let post = self.posts[usize::from(streams)].clone();
         let name = &self.settings.name;
         let came = if streams {
             let text_is_call = self.wire.text_is_call(request).is_some();
@@ -159,7 +162,7 @@ impl Remote {
             Came::Assembled(body) => body,
             Came::Fault(fault, status, headers) => return Err(self.fault(fault, status, &headers)),
         };
-        let mut reply = self.wire.read(request, &body).map_err(|fault| self.fault(fault, 200, &[]))?;
+        let mut reply = self.wire.read(request, &body).map_err(|fault| self.fault(fault, 200, &HeaderMap::new()))?;
         self.scrub(&mut reply);
         Ok(reply)
     }
@@ -167,7 +170,7 @@ impl Remote {
     /// The JSON of a whole reply, if it is one.
     fn parsed(&self, reply: &Reply) -> Result<Json, ProviderError> {
         if (300..400).contains(&reply.status) {
-            let to = self.hidden.scrub_failure(reply.header("location").unwrap_or("another address"));
+            let to = self.hidden.scrub_failure(http::header(&reply.headers, LOCATION).unwrap_or("another address"));
             return Err(self.invalid(format_args!(
                 "the server redirects (HTTP {}) to {}; set `base_url` to where it really answers",
                 reply.status,
@@ -177,10 +180,10 @@ impl Remote {
         if reply.status >= 400 {
             return Err(self.refused(reply.status, &reply.headers, &reply.body));
         }
-        let kind = kind(reply.header("content-type"));
-        if !is_json(&kind) {
+        let content_type = http::header(&reply.headers, CONTENT_TYPE);
+        if !is_json(&kind(content_type)) {
             // As the server wrote it: in lower case a private word would not be found.
-            let kind = self.hidden.scrub_failure(reply.header("content-type").unwrap_or_default());
+            let kind = self.hidden.scrub_failure(content_type.unwrap_or_default());
             let start = self.hidden.start_of(&reply.body);
             return Err(self.invalid(format_args!("the reply is {kind}, not JSON; check `base_url`: {start}")));
         }
@@ -197,7 +200,7 @@ impl Remote {
         Ok(body)
     }
 
-    fn fault(&self, fault: Fault, status: u16, headers: &[(String, String)]) -> ProviderError {
+    fn fault(&self, fault: Fault, status: u16, headers: &HeaderMap) -> ProviderError {
         match fault {
             Fault::Invalid(what, None) => self.invalid(what),
             Fault::Invalid(what, Some(came)) => {
@@ -215,7 +218,8 @@ impl Remote {
         }
     }
 
-    fn refused(&self, status: u16, headers: &[(String, String)], body: &str) -> ProviderError {
+    fn refused(&self, status: u16, headers: &HeaderMap, body: &str) -> ProviderError {
+        let headers = http::header_texts(headers, &self.hidden);
         let names: Vec<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
         let header = |name: &str| headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
         let refusal = Refusal {
@@ -286,7 +290,7 @@ enum Came {
     /// In pieces, and complete.
     Assembled(Json),
     /// In pieces, and not usable; with the status and headers that came first.
-    Fault(Fault, u16, Vec<(String, String)>),
+    Fault(Fault, u16, HeaderMap),
 }
 
 /// Reads one reply that comes in pieces.
@@ -302,9 +306,9 @@ impl Reading {
     async fn exchange(mut self, shared: &Shared, post: &Arc<Post>, body: Vec<u8>) -> Result<Came, ProviderError> {
         let silence = self.silence;
         let sent = tokio::time::timeout(silence, http::send(shared, post, body));
-        let answered = sent.await.map_err(|_| ProviderError::timed_out(&post.model, silence))??;
+        let mut answered = sent.await.map_err(|_| ProviderError::timed_out(&post.model, silence))??;
         let came_whole = !(200..300).contains(&answered.status) || {
-            let kind = kind(answered.header("content-type"));
+            let kind = kind(http::header(answered.headers(), CONTENT_TYPE));
             // A server that cannot stream answers whole, and an error page is a whole text too.
             !kind.is_empty() && !self.framing.is_spoken_by(&kind)
         };
@@ -312,7 +316,7 @@ impl Reading {
             let whole = tokio::time::timeout(silence, answered.whole());
             return whole.await.map_err(|_| ProviderError::timed_out(&post.model, silence))?.map(Came::Whole);
         }
-        let (status, headers) = (answered.status, answered.headers.clone());
+        let (status, headers) = (answered.status, std::mem::take(answered.headers()));
         match self.read(answered, post).await? {
             Ok(marked) => {
                 self.show.end();

@@ -274,13 +274,13 @@ impl Fault {
 /// Shows pieces to whoever listens, without keys, also where a key comes in several pieces.
 pub(super) struct Show {
     sink: Option<PieceSink>,
-    hidden: Hidden,
+    hidden: Arc<Hidden>,
     text_is_call: bool,
     held: [String; 3],
 }
 
 impl Show {
-    pub fn new(sink: Option<PieceSink>, hidden: Hidden, text_is_call: bool) -> Self {
+    pub fn new(sink: Option<PieceSink>, hidden: Arc<Hidden>, text_is_call: bool) -> Self {
         Self { sink, hidden, text_is_call, held: Default::default() }
     }
 
@@ -518,7 +518,7 @@ mod tests {
     fn play(vendor: Vendor, events: &[Json]) {
         let (wire, request) = (wire(vendor), request());
         let mut assembly = wire.assembly();
-        let mut show = Show::new(Some(PieceSink::new(|_| {})), Hidden::default(), false);
+        let mut show = Show::new(Some(PieceSink::new(|_| {})), Arc::default(), false);
         let marked = events.iter().find_map(|event| match assembly.take(event.clone(), &mut show) {
             Ok(false) => None,
             ended => Some(ended.is_ok()),
