@@ -26,6 +26,7 @@ use llama_cpp_2::sampling::LlamaSampler;
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
 
 #[path = "../tests/support/tiny_gguf.rs"]
+#[expect(dead_code, reason = "the tests make further kinds of models with it")]
 mod tiny_gguf;
 
 use tiny_gguf::Tiny;
