@@ -959,6 +959,8 @@ mod resolving {
             ("claude-sonnet-4-5", "anthropic:claude-sonnet-4-5"),
             ("gemini-2.5-pro", "gemini:gemini-2.5-pro"),
             ("qwen3:8b", "ollama:qwen3:8b"),
+            ("gpt-oss:20b", "ollama:gpt-oss:20b"),
+            ("./llama-3.gguf", "llama:./llama-3.gguf"),
             ("OpenAI:gpt-5.1", "openai:gpt-5.1"),
             ("google:gemini-2.5-pro", "gemini:gemini-2.5-pro"),
             ("openai_compatible:m@http://h/v1", "openai-compatible:m@http://h/v1"),

@@ -701,6 +701,13 @@ fn known_as(provider: &str) -> Option<Kind> {
 
 /// Who has a model of that name: what its first word says, when more follows.
 fn whose(model: &str) -> Option<Kind> {
+    if model.to_ascii_lowercase().ends_with(".gguf") {
+        return Some(Kind::Llama);
+    }
+    // Its weights are open: who writes its name alone runs it on this machine.
+    if model.starts_with("gpt-oss") {
+        return Some(Kind::Ollama);
+    }
     let (family, _) = model.split_at_checked(model.find(|letter: char| !letter.is_ascii_alphabetic())?)?;
     Some(match &*family.to_ascii_lowercase() {
         "chatgpt" | "gpt" | "o" => Kind::OpenAi,
