@@ -566,7 +566,7 @@ fn v7_the_providers_profile_decides_how_its_replies_are_read() {
         // EC-AD3, EC-AD7: whose words these were, and by which rules they were read, is in every entry.
         for entry in record.metadata.transcript.to_stored() {
             let names = (&*entry.model_profile_id, &*entry.adapter_version, &*entry.model_fingerprint);
-            assert_eq!(names, (profile, adapter::VERSION, "profiled#1"));
+            assert_eq!(names, (profile, adapter::Profile::from_name(profile).unwrap().version(), "profiled#1"));
         }
         runtime.replay(record.call_id()).unwrap();
     }

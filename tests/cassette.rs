@@ -222,6 +222,7 @@ fn failing(name: &str, class: ProviderErrorClass, times: i64) -> Arc<dyn Provide
     let respond = move |_: &_| match asked.fetch_add(1, Ordering::Relaxed) < times {
         true => Err(ProviderError {
             retry_after: (class == ProviderErrorClass::RateLimit).then(|| Duration::from_secs(30)),
+            usage: (class == ProviderErrorClass::InvalidResponse).then_some(Usage { output: 3, ..Usage::default() }),
             ..ProviderError::new(class, "not now")
         }),
         false => Ok(ModelReply { usage: Some(Usage { input: 9, ..Usage::default() }), ..ModelReply::text("return 7") }),

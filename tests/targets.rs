@@ -381,6 +381,14 @@ fn ec_ad1_a_reply_that_was_cut_is_no_program() {
         let entries = &outcome.metadata.as_ref().unwrap().accounting;
         assert_eq!((entries[0].usage.output, entries[0].error.as_ref().unwrap().0), (5, "invalid_response"));
     }
+    // A call that was cut says so too, and not that its JSON is broken.
+    for (reason, arguments) in [("length", r#"{"code": "retu"#), ("max_tokens", "{}"), ("max_tokens", "")] {
+        let stop_reason = Some(reason.to_owned());
+        let cut = ModelReply { stop_reason, ..ModelReply::call("", "execute_program", arguments) };
+        let outcome = World::new(&[&[reply(cut)]], &attempts(1)).call();
+        assert_eq!(outcome.error().unwrap().error_type, ErrorType::Provider);
+        assert!(outcome.error().unwrap().message.contains("raise `max_output_tokens`"), "{:?}", outcome.error());
+    }
     // A whole call is a whole call.
     let stop_reason = Some("length".to_owned());
     let whole = ModelReply { stop_reason, ..ModelReply::call("", "execute_program", r#"{"code": "return 1"}"#) };
@@ -504,6 +512,37 @@ fn a_runtime_counts_what_its_models_used_by_target() {
     assert!(world.call().ok());
     let used = world.runtime.usage();
     assert_eq!((used[0].1.requests, used[0].1.failed, used[0].1.tokens.total(), used[0].1.unpriced), (2, 1, 15, 1));
+}
+
+/// SC-4.02: a reply that holds nothing is paid for like any other, and bounded like any other.
+#[test]
+fn sc_4_02_what_a_failed_request_used_is_counted() {
+    let usage = Usage { input: 1_000_000, output: 7, ..Usage::default() };
+    let refused = || {
+        let respond = move |_: &ModelRequest| {
+            Err(ProviderError { usage: Some(usage), ..ProviderError::new(InvalidResponse, "the model refused") })
+        };
+        ModelSpec::Provider(Arc::new(Scripted::respond(respond).named("A")))
+    };
+    for (bound, error_type, words) in [
+        (r#""max_cost": 1.5"#, ErrorType::BudgetExceeded, "2.000014 USD of 1.5 USD of this flow are spent"),
+        (r#""max_tokens": 1500000"#, ErrorType::Provider, "2000014 of 1500000 model tokens of this flow are used"),
+    ] {
+        let options =
+            format!(r#"{{"max_generation_attempts": 8, "prices": {{"A": {{"input": 1, "output": 1}}}}, {bound}}}"#);
+        let Value::Map(map) = Value::from_json(&options).unwrap() else { panic!("a map") };
+        let options = Options { model: Some(refused()), ..Options::from_map(&map).unwrap() };
+        let waits = Arc::new(Recorded::default());
+        let runtime = Runtime::builder().options(options).waits(waits).build().unwrap();
+        let agent = runtime.agent("calculator", Options::default()).unwrap();
+        let outcome = agent.call("work", Vec::new(), Map::new()).unwrap();
+        let error = outcome.error().unwrap();
+        assert_eq!(error.error_type, error_type, "{bound}: {}", error.message);
+        assert!(error.message.contains(words), "{bound}: {}", error.message);
+        let used = runtime.usage().remove(0).1;
+        assert_eq!((used.requests, used.failed, used.tokens.input, used.tokens.output), (2, 2, 2_000_000, 14));
+        assert!((used.cost.usd() - 2.000_014).abs() < 1e-9 && used.unpriced == 0, "{used:?}");
+    }
 }
 
 /// Money is a budget of the whole flow: the request that goes over it is the last one.

@@ -76,7 +76,9 @@ impl Profile {
     /// Version of its rules.
     pub fn version(self) -> &'static str {
         match self {
-            Self::Stub | Self::Program | Self::Tool | Self::Json | Self::Text | Self::Gated => VERSION,
+            Self::Stub => VERSION,
+            // What is thought aloud before an answer is no part of it.
+            Self::Program | Self::Tool | Self::Json | Self::Text | Self::Gated => "a2",
         }
     }
 
@@ -207,7 +209,8 @@ fn program(reply: &ModelReply, wanted: &Wanted<'_>) -> Result<AdapterDecision, R
     if !reply.tool_calls.is_empty() {
         return Ok(AdapterDecision::Native(called(reply, wanted)?));
     }
-    written(reply, wanted).map(|(_, message)| AdapterDecision::Native(message))
+    let answer = answer(reply.content.as_deref().unwrap_or_default(), wanted.compiles);
+    written(answer, reply, wanted).map(|(_, message)| AdapterDecision::Native(message))
 }
 
 // The profiles of models
@@ -250,11 +253,12 @@ fn from_text(
     canonical: &[Form],
 ) -> Result<AdapterDecision, Rejected> {
     let content = reply.content.as_deref().unwrap_or_default();
-    match written(reply, wanted) {
+    let answer = answer(content, wanted.compiles);
+    match written(answer, reply, wanted) {
         Ok((form, message)) if canonical.contains(&form) => Ok(AdapterDecision::Native(message)),
         Ok(_) if strict_mode => Err(recovery_disabled()),
         Ok((_, message)) => Ok(AdapterDecision::Recovered(message)),
-        Err(rejected) if content.trim().is_empty() || looks_like_a_program(content) => Err(rejected),
+        Err(rejected) if answer.trim().is_empty() || looks_like_a_program(answer) => Err(rejected),
         Err(_) => Ok(AdapterDecision::Native(message(content, Vec::new()))),
     }
 }
@@ -295,10 +299,24 @@ fn called(reply: &ModelReply, wanted: &Wanted<'_>) -> Result<AgentMessage, Rejec
     Ok(message(reply.content.as_deref().unwrap_or_default(), calls))
 }
 
-/// The program in a reply's text as a call of the wanted tool.
-fn written(reply: &ModelReply, wanted: &Wanted<'_>) -> Result<(Form, AgentMessage), Rejected> {
-    let content = reply.content.as_deref().unwrap_or_default();
-    let (form, mut arguments) = program_arguments(content, wanted.compiles)?;
+/// A text without what was thought aloud before it: servers that do not know a model's marks leave them in its text, and
+/// a draft in there is no program. Prompts may end with the opening mark; then only the closing one comes.
+fn answer<'a>(content: &'a str, compiles: CompileCheck<'_>) -> &'a str {
+    const OPEN: &str = "<think>";
+    const CLOSE: &str = "</think>";
+    let opened = content.trim_start().starts_with(OPEN);
+    let end = content.find(CLOSE).map(|at| at + CLOSE.len());
+    match end {
+        None if opened => "",
+        // A program may hold the mark in a string.
+        Some(end) if opened || compiles(content).is_err() => &content[end..],
+        Some(_) | None => content,
+    }
+}
+
+/// The program in a text as a call of the wanted tool.
+fn written(answer: &str, reply: &ModelReply, wanted: &Wanted<'_>) -> Result<(Form, AgentMessage), Rejected> {
+    let (form, mut arguments) = program_arguments(answer, wanted.compiles)?;
     complete_arguments(&mut arguments, wanted)?;
     let call = invocation(reply, String::new(), wanted.tool, arguments)?;
     Ok((form, message("", vec![call])))

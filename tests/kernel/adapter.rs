@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cadenza_core::adapter::{self, Profile, Wanted, adapt};
+use cadenza_core::adapter::{Profile, Wanted, adapt};
 use cadenza_core::message::{
     AdapterDecision, AgentMessage, MessageRole, ModelReply, ProtocolAdapterResult, RawToolCall, RejectionCode,
 };
@@ -151,7 +151,7 @@ fn ec_ad3_versioned_and_deterministic_by_bytes() {
     let reply = text("```lua\nreturn 1\n```");
     let (one, two) = (as_program(&reply), as_program(&reply.clone()));
     assert_eq!(one, two);
-    assert_eq!(&*one.adapter_version, adapter::VERSION);
+    assert_eq!(&*one.adapter_version, Profile::Program.version());
     assert_ne!(one.raw_hash, as_program(&text("```lua\nreturn 2\n```")).raw_hash);
     // What is not read does not change the hash: usage and the model's name are facts beside the reply.
     let other = ModelReply { model: Some("other".into()), ..reply };

@@ -133,6 +133,31 @@ fn ec_ad4_prose_stays_prose_and_is_told_from_a_broken_program() {
     }
 }
 
+/// A draft in what a model thinks aloud is no program, whichever form the answer behind it has.
+#[test]
+fn ec_ad1_what_is_thought_aloud_is_no_program() {
+    let draft = "first try: ```lua\nreturn 0\n``` or {\"code\": \"return 0\"}, no: it must be five\n";
+    let answers = ["return 5", "```lua\nreturn 5\n```", r#"{"code": "return 5"}"#];
+    for profile in MODELS.into_iter().filter(|profile| *profile != Profile::Gated) {
+        for answer in answers {
+            for thought in [format!("\n<think>\n{draft}</think>\n\n"), format!("{draft}</think>\n")] {
+                let content = format!("{thought}{answer}");
+                let decision = read(profile, false, &text(&content)).decision;
+                let (AdapterDecision::Native(message) | AdapterDecision::Recovered(message)) = &decision else {
+                    panic!("{profile:?}: {content}: {decision:?}")
+                };
+                let code = message.tool_calls[0].arguments["code"].as_str().unwrap();
+                assert_eq!(code.trim(), "return 5", "{profile:?}: {content}");
+            }
+        }
+        assert_eq!(decided(profile, false, &text(&format!("<think>{draft}"))), "EMPTY", "{profile:?}");
+        assert_eq!(decided(profile, false, &text(&format!("<think>{draft}</think> \n"))), "EMPTY", "{profile:?}");
+        // A program may hold the mark.
+        let decision = read(profile, false, &text("return '</think>'")).decision;
+        assert!(format!("{decision:?}").contains("return '</think>'"), "{profile:?}: {decision:?}");
+    }
+}
+
 #[test]
 fn ec_ad3_ec_p4a_profiles_name_themselves_their_version_and_what_they_can_apply() {
     let known = profiles();

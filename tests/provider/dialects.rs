@@ -573,6 +573,8 @@ fn sc_3_29_nothing_usable_is_an_invalid_response() {
             let error = reply.unwrap_err();
             assert_eq!(error.class, ProviderErrorClass::InvalidResponse, "{vendor:?}: {error}");
             assert!(error.message.contains(words), "{vendor:?}: {error}");
+            // SC-4.02: it is paid for all the same.
+            assert!(error.usage.is_some_and(|usage| usage.input > 0), "{vendor:?}: {error:?}");
         }
     }
     let anthropic = (Vendor::Anthropic, "claude-sonnet-4-0");

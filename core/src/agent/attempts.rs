@@ -25,7 +25,7 @@ use crate::contract::manifest::EXECUTE_PROGRAM;
 use crate::contract::{Spent, Tokens};
 use crate::kernel::{self, Ask, Decision, Executed, Inference, Input, ToolEnvelope, ToolFailure};
 use crate::log::record::AttemptFailure;
-use crate::message::{AdapterDecision, AgentMessage, CallFormat, ModelReply, Usage};
+use crate::message::{AdapterDecision, AgentMessage, CallFormat, ModelReply, RawToolCall, Usage};
 use crate::outcome::{
     AgentOutcome, ErrorType, Metadata, Outcome, OutcomeError, ProgramSource, Reason, ReuseReason, error_type,
 };
@@ -408,6 +408,11 @@ impl<'a> Attempts<'a> {
             if let Some(message) = call.trace.over_cost() {
                 return Input::BudgetSpent { message: message.into() };
             }
+            // What the kernel saw of them it bounds itself; replies that held nothing never came to it.
+            if let Some(message) = call.trace.over_tokens().filter(|_| !self.unanswered.is_empty()) {
+                let last = self.failures.last().map_or("", |failure| &failure.error_message);
+                return Input::ProviderFailed { message: bounded(&format!("{message}; the last: {last}")).into() };
+            }
             self.generations += 1;
             let target = target_of(&settings.provider, self.rotation.target());
             self.watching.started(self.generations, ask.hold_text);
@@ -421,10 +426,19 @@ impl<'a> Attempts<'a> {
                 .await
                 .unwrap_or_else(|| Err(given_up(call, target.model(), allowed)));
             let mut entry = AccountingEntry::new(target.model(), SystemTime::now(), began.elapsed());
-            let is_model = reply.as_ref().is_ok_and(|reply| reply.source.is_none());
-            if let Ok(reply) = &reply {
-                entry = answered(entry, reply, prompt_bytes, &settings.prices);
-            }
+            let is_model = match &reply {
+                Ok(reply) => {
+                    entry = answered(entry, reply, prompt_bytes, &settings.prices);
+                    reply.source.is_none()
+                }
+                Err(error) => {
+                    if let Some(usage) = error.usage.map(plausible) {
+                        entry.cost = settings.prices.cost(&entry.target, None, &usage);
+                        entry.usage = usage;
+                    }
+                    error.usage.is_some()
+                }
+            };
             let error = match reply {
                 Ok(reply) => match cut_off(&reply) {
                     None => {
@@ -432,14 +446,14 @@ impl<'a> Attempts<'a> {
                         return self.replied(reply, &**target, prompt_bytes);
                     }
                     Some(words) => {
-                        // The kernel never sees this reply, so its tokens are counted here.
-                        call.trace.charge(entry.usage.input.saturating_add(entry.usage.output));
                         let message = format!("{}: {words}", target.model());
                         ProviderError::new(ProviderErrorClass::InvalidResponse, message)
                     }
                 },
                 Err(error) => error,
             };
+            // The kernel never sees this reply, so its tokens are counted here.
+            call.trace.charge(entry.usage.input.saturating_add(entry.usage.output));
             entry.refuse(error.class.as_str(), bounded(&error.message));
             self.account(entry, is_model);
             self.failed("provider", error.class.as_str(), &error.message);
@@ -781,19 +795,22 @@ fn answered(mut entry: AccountingEntry, reply: &ModelReply, prompt_bytes: u64, p
 }
 
 /// Why a reply that ended before its end is no reply: a program in its text may lack its last lines (EC-AD1). A structured
-/// call is judged by its own form.
+/// call shows by its own form whether it is whole.
 fn cut_off(reply: &ModelReply) -> Option<&'static str> {
-    if !reply.tool_calls.is_empty() {
-        return None;
-    }
-    match reply.stop_reason.as_deref()?.to_ascii_lowercase().as_str() {
+    let words = match reply.stop_reason.as_deref()?.to_ascii_lowercase().as_str() {
         "length" | "max_tokens" | "max_output_tokens" => {
-            Some("the reply was cut at its limit of tokens; raise `max_output_tokens`")
+            "the reply was cut at its limit of tokens; raise `max_output_tokens`"
         }
-        "model_context_window_exceeded" => Some("the reply was cut where the model's window ends"),
-        "content_filter" | "safety" | "recitation" | "refusal" => Some("a filter of the server cut the reply"),
-        _ => None,
-    }
+        "model_context_window_exceeded" => "the reply was cut where the model's window ends",
+        "content_filter" | "safety" | "recitation" | "refusal" => "a filter of the server cut the reply",
+        _ => return None,
+    };
+    let is_whole = |call: &RawToolCall| match Value::from_json(&call.arguments) {
+        Ok(Value::Map(arguments)) => !arguments.is_empty(),
+        Ok(_) | Err(_) => false,
+    };
+    let whole = !reply.tool_calls.is_empty() && reply.tool_calls.iter().all(is_whole);
+    (!whole).then_some(words)
 }
 
 /// The requests of one generation.

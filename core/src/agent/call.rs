@@ -172,6 +172,13 @@ impl Trace {
         (spent >= limit).then(|| format!("{spent} of {limit} of this flow are spent; raise `max_cost` or ask less"))
     }
 
+    /// Why no further tokens may be used.
+    pub(super) fn over_tokens(&self) -> Option<String> {
+        let (used, limit) = (self.tokens(), self.max_tokens?);
+        let words = || format!("{used} of {limit} model tokens of this flow are used; raise `max_tokens` or call less");
+        (used >= limit).then(words)
+    }
+
     /// Adds what one call used.
     pub(super) fn charge(&self, tokens: u64) {
         let sum = |before: u64| Some(before.saturating_add(tokens));
@@ -410,13 +417,7 @@ impl<'a> Call<'a> {
         if took.is_err() {
             return Some("the calls of this flow are used up; raise `max_calls` or call less".to_owned());
         }
-        let used = trace.tokens();
-        match trace.max_tokens {
-            Some(limit) if used >= limit && self.outer.is_some() => {
-                Some(format!("{used} of {limit} model tokens of this flow are used; raise `max_tokens` or call less"))
-            }
-            Some(_) | None => None,
-        }
+        trace.over_tokens().filter(|_| self.outer.is_some())
     }
 
     /// The immutable contract of this run. A root call's depends on the settings alone and is sealed once.

@@ -449,6 +449,7 @@ fn write_exchange(of: &Answerer<'_>, asked: &Asked, answer: &Answer, out: &mut S
             if let Some(wait) = error.retry_after {
                 failure.number("retry_after_ms", u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
             }
+            write_usage(&mut failure, error.usage);
             failure.end();
         }
     }
@@ -474,21 +475,24 @@ fn write_reply(reply: &ModelReply, out: &mut String) {
         }
         calls.push(']');
     }
-    if let Some(Usage { input, cached, output, cache_write, reasoning }) = reply.usage {
-        let mut usage = Line::begin(line.name("usage"));
-        usage.number("input", input);
-        usage.number("cached", cached);
-        usage.number("output", output);
-        usage.number("cache_write", cache_write);
-        usage.number("reasoning", reasoning);
-        usage.end();
-    }
+    write_usage(&mut line, reply.usage);
     line.maybe("stop_reason", reply.stop_reason.as_deref());
     line.maybe("model", reply.model.as_deref());
     line.maybe("provider", reply.provider.as_deref());
     line.maybe("source", reply.source.map(ProgramSource::as_str));
     line.maybe("note", reply.note.as_deref());
     line.end();
+}
+
+fn write_usage(line: &mut Line<'_>, usage: Option<Usage>) {
+    let Some(Usage { input, cached, output, cache_write, reasoning }) = usage else { return };
+    let mut usage = Line::begin(line.name("usage"));
+    usage.number("input", input);
+    usage.number("cached", cached);
+    usage.number("output", output);
+    usage.number("cache_write", cache_write);
+    usage.number("reasoning", reasoning);
+    usage.end();
 }
 
 /// One recorded exchange.
@@ -619,19 +623,6 @@ fn read_reply(map: &Map) -> Result<ModelReply, String> {
             });
         }
     }
-    let usage = match map.get("usage") {
-        None => None,
-        Some(usage) => {
-            let usage = usage.as_map().ok_or("`usage` is not an object")?;
-            Some(Usage {
-                input: count(usage, "input")?,
-                cached: count(usage, "cached")?,
-                output: count(usage, "output")?,
-                cache_write: count(usage, "cache_write")?,
-                reasoning: count(usage, "reasoning")?,
-            })
-        }
-    };
     let source = match maybe(map, "source")? {
         None => None,
         Some(name) => {
@@ -644,7 +635,7 @@ fn read_reply(map: &Map) -> Result<ModelReply, String> {
     Ok(ModelReply {
         content: maybe(map, "content")?,
         tool_calls,
-        usage,
+        usage: read_usage(map)?,
         stop_reason: maybe(map, "stop_reason")?,
         model: maybe(map, "model")?,
         provider: maybe(map, "provider")?,
@@ -652,6 +643,18 @@ fn read_reply(map: &Map) -> Result<ModelReply, String> {
         note: maybe(map, "note")?.map(Into::into),
         ..ModelReply::default()
     })
+}
+
+fn read_usage(map: &Map) -> Result<Option<Usage>, String> {
+    let Some(usage) = map.get("usage") else { return Ok(None) };
+    let usage = usage.as_map().ok_or("`usage` is not an object")?;
+    Ok(Some(Usage {
+        input: count(usage, "input")?,
+        cached: count(usage, "cached")?,
+        output: count(usage, "output")?,
+        cache_write: count(usage, "cache_write")?,
+        reasoning: count(usage, "reasoning")?,
+    }))
 }
 
 fn read_error(map: &Map) -> Result<ProviderError, String> {
@@ -674,6 +677,7 @@ fn read_error(map: &Map) -> Result<ProviderError, String> {
     if map.contains_key("retry_after_ms") {
         error.retry_after = Some(Duration::from_millis(count(map, "retry_after_ms")?));
     }
+    error.usage = read_usage(map)?;
     Ok(error)
 }
 

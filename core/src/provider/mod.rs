@@ -240,6 +240,8 @@ pub struct ProviderError {
     pub message: String,
     /// How long the server asked to wait.
     pub retry_after: Option<Duration>,
+    /// What was used all the same, where the server counted: a reply that holds nothing is paid for like any other.
+    pub usage: Option<Usage>,
 }
 
 impl ProviderError {
@@ -250,7 +252,7 @@ impl ProviderError {
     pub fn new(class: ProviderErrorClass, message: impl Into<String>) -> Self {
         let mut message = message.into();
         message.truncate(message.floor_char_boundary(Self::MAX_MESSAGE_BYTES));
-        Self { class, message, retry_after: None }
+        Self { class, message, retry_after: None, usage: None }
     }
 
     /// The failure of a request whose cancel token was set.

@@ -162,7 +162,10 @@ impl Remote {
             Came::Assembled(body) => body,
             Came::Fault(fault, status, headers) => return Err(self.fault(fault, status, &headers)),
         };
-        let mut reply = self.wire.read(request, &body).map_err(|fault| self.fault(fault, 200, &HeaderMap::new()))?;
+        let mut reply = self.wire.read(request, &body).map_err(|fault| ProviderError {
+            usage: self.wire.usage(&body),
+            ..self.fault(fault, 200, &HeaderMap::new())
+        })?;
         self.scrub(&mut reply);
         Ok(reply)
     }

@@ -231,7 +231,7 @@ impl Scenario {
 
     /// The contract with its overrides and a hash that fits, unless the scenario gives one.
     pub fn sealed_contract(&self) -> Result<ExecutionContract, Mismatch> {
-        let draft = ContractDraft::new(ToolPolicy::Optional, adapter::VERSION, "stub");
+        let draft = ContractDraft::new(ToolPolicy::Optional, self.adapter_version(), "stub");
         let mut value = draft.seal().to_value();
         merge(&mut value, &self.contract);
         let read = |value: Value| ExecutionContract::from_value(value).map_err(|error| Mismatch(error.to_string()));
@@ -243,6 +243,12 @@ impl Scenario {
             map.insert("contract_hash".into(), contract.contract_hash().to_hex().into());
         }
         read(value)
+    }
+
+    /// Of the profile that the contract names.
+    fn adapter_version(&self) -> &'static str {
+        let named = self.contract.get("model_profile_id").and_then(Value::as_str);
+        named.and_then(Profile::from_name).map_or(adapter::VERSION, Profile::version)
     }
 
     fn environment(&self, contract: &ExecutionContract) -> Result<Environment, Mismatch> {
@@ -259,6 +265,7 @@ impl Scenario {
             });
         }
         let mut environment = Environment::new(Manifest::new(tools), "scripted");
+        environment.adapter_version = self.adapter_version().into();
         environment.refusal = self.delegation_refused.as_deref().map(Arc::from);
         environment.profiles = adapter::profiles()
             .iter()

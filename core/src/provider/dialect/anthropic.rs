@@ -197,7 +197,7 @@ fn call(block: &Json) -> RawToolCall {
 }
 
 /// The three kinds of input are counted apart here.
-fn usage(usage: &Json) -> Option<Usage> {
+pub(super) fn usage(usage: &Json) -> Option<Usage> {
     let number = |path: &str| number_at(usage, path);
     let (input, output) = (number("/input_tokens"), number("/output_tokens"));
     if input.is_none() && output.is_none() {

@@ -161,7 +161,7 @@ fn tool_calls(message: &Json) -> Vec<RawToolCall> {
     calls
 }
 
-fn usage(usage: &Json) -> Option<Usage> {
+pub(super) fn usage(usage: &Json) -> Option<Usage> {
     let number = |path: &str| number_at(usage, path);
     let input = number("/prompt_tokens");
     let output = number("/completion_tokens");

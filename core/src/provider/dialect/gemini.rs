@@ -163,7 +163,7 @@ fn judge(stop_reason: Option<&str>, usable: bool, candidate: &Json) -> Result<()
     })
 }
 
-fn usage(usage: &Json) -> Option<Usage> {
+pub(super) fn usage(usage: &Json) -> Option<Usage> {
     let number = |name: &str| number_at(usage, name);
     let input = number("/promptTokenCount");
     let output = number("/candidatesTokenCount");

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde_json::{Map as JsonMap, Value as Json, json};
 
 use super::target::Params;
-use super::{ModelReply, ModelRequest, Output, Piece, PieceSink, ToolSpec};
+use super::{ModelReply, ModelRequest, Output, Piece, PieceSink, ToolSpec, Usage};
 use crate::provider::http::Hidden;
 use crate::value::Value;
 
@@ -212,10 +212,11 @@ impl Wire {
             Vendor::Gemini => gemini::read(body)?,
             Vendor::Ollama => ollama::read(self, request, body)?,
         };
-        let usable = reply.content.as_deref().is_some_and(|text| !text.trim().is_empty());
-        if usable
-            && reply.tool_calls.is_empty()
+        // Anything else is the adapter's question: it knows fences, and what is thought aloud.
+        let is_object = |text: &str| serde_json::from_str::<JsonMap<String, Json>>(text).is_ok();
+        if reply.tool_calls.is_empty()
             && let Some(name) = self.text_is_call(request)
+            && reply.content.as_deref().is_some_and(is_object)
         {
             let arguments = reply.content.take().unwrap_or_default();
             reply.tool_calls.push(super::RawToolCall { id: String::new(), name: name.to_string(), arguments });
@@ -225,6 +226,17 @@ impl Wire {
             reply.omitted.push("extended_thinking");
         }
         Ok(reply)
+    }
+
+    /// What a whole reply says of its tokens, also where it says nothing else.
+    pub fn usage(&self, body: &Json) -> Option<Usage> {
+        match self.vendor {
+            Vendor::OpenAi | Vendor::OpenAiCompatible => body.get("usage").and_then(chat::usage),
+            Vendor::OpenAiResponses => body.get("usage").and_then(responses::usage),
+            Vendor::Anthropic => body.get("usage").and_then(anthropic::usage),
+            Vendor::Gemini => body.get("usageMetadata").and_then(gemini::usage),
+            Vendor::Ollama => ollama::usage(body),
+        }
     }
 
     /// What puts a reply together that comes in pieces.

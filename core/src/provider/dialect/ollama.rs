@@ -134,7 +134,7 @@ fn call((index, wire): (usize, &Json)) -> RawToolCall {
     }
 }
 
-fn usage(body: &Json) -> Option<Usage> {
+pub(super) fn usage(body: &Json) -> Option<Usage> {
     let (input, output) = (number_at(body, "/prompt_eval_count"), number_at(body, "/eval_count"));
     if input.is_none() && output.is_none() {
         return None;

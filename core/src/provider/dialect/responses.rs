@@ -142,7 +142,7 @@ fn call(item: &Json) -> RawToolCall {
     }
 }
 
-fn usage(usage: &Json) -> Option<Usage> {
+pub(super) fn usage(usage: &Json) -> Option<Usage> {
     let number = |path: &str| number_at(usage, path);
     let (input, output) = (number("/input_tokens"), number("/output_tokens"));
     if input.is_none() && output.is_none() {
