@@ -214,6 +214,16 @@ fn kc_cf2_configuration_comes_from_flag_environment_file_default_in_this_order()
         );
     }
     check(&world.run(&["config"]), 0, &["configuration file: cadenza.toml", "max_calls", "cadenza.toml:1"]);
+    // Secrets of single targets and providers are masked like those of all.
+    let secret = "7f3a9c1e55aa4400beef";
+    let mut command = world.command(&["config"]);
+    let of_one = format!(r#"{{"proxy": "http://u:{secret}@h:1", "headers": {{"X-Tok": "{secret}"}}}}"#);
+    command.env("CADENZA_PROVIDERS", format!(r#"{{"openai": {of_one}}}"#));
+    let target = of_one.replacen('{', r#"{"model": "openai-compatible:m@http://127.0.0.1:1", "#, 1);
+    command.env("CADENZA_MODEL", format!("[{target}]"));
+    let ran = finished(command);
+    check(&ran, 0, &["\"***\""]);
+    assert!(!ran.out.contains(secret) && !ran.err.contains(secret), "{}", ran.out);
     // What the file says of one server is not said of another vendor's.
     world.write("cadenza.toml", "model = \"openai-compatible:m\"\nbase_url = \"http://127.0.0.1:1/v1\"\n");
     check(

@@ -980,6 +980,8 @@ mod resolving {
         let text = problem(ModelSpec::Default, &[("CADENZA_MODEL", "nonsense")]);
         assert!(text.starts_with("environment variable CADENZA_MODEL: "), "{text}");
         assert!(!problem(KEY, &[]).contains(KEY));
+        let text = problem("openai:x", &[("OPENAI_API_KEY_FILE", "sk-verysecret-123456")]);
+        assert!(text.contains("the key file `sk-ver…`") && !text.contains("verysecret"), "{text}");
     }
 
     #[test]

@@ -155,6 +155,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "ids",
             "kernel",
             "log",
+            "message",
             "outcome",
             "program",
             "printable",

@@ -9,23 +9,49 @@ use pyo3::types::{PyDict, PyList, PyModule, PyString};
 
 use cadenza_core::log::{default_path, problem, refusal};
 use cadenza_core::provider::ModelSpec;
+use cadenza_core::runtime::config::{Config, Origin};
 use cadenza_core::runtime::options::{LogOption, OptionError, Options, VerboseOption};
 use cadenza_core::value::{Map, Value};
 
 use crate::convert::{to_value, utf8};
-use crate::errors::option_error;
+use crate::errors::{option_error, option_error_text};
 use crate::provider::CallableModel;
 use crate::{log, tools, watch};
 
 /// Reads keyword options. Unknown names, wrong types and bounds are refused by the core, before any model is asked.
 pub(crate) fn read(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
-    let Some(options) = options.filter(|options| !options.is_empty()) else { return Ok(Options::default()) };
+    let (data, objects) = parts(options)?;
+    let read = Options::from_map(&data).map_err(|error| option_error(py, &error))?;
+    finish(py, read, objects)
+}
+
+/// The same over the configuration file and the environment, which hold for what is not said here.
+pub(crate) fn read_over_configuration(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
+    let (data, objects) = parts(options)?;
+    // What is wrong with an argument is said of the argument, whatever the configuration holds.
+    Options::from_map(&data).map_err(|error| option_error(py, &error))?;
+    let configured = Config::load().and_then(|mut config| {
+        if objects.model.is_some() {
+            // What is said of a server is said of no callable.
+            config.forget_server();
+        }
+        for (name, value) in data {
+            config.set(&name, value, Origin::Flag("argument".to_owned()));
+        }
+        config.options()
+    });
+    finish(py, configured.map_err(|error| option_error_text(py, error.to_string()))?, objects)
+}
+
+/// What is data among the options, and what is not.
+fn parts(options: Option<&Bound<'_, PyDict>>) -> PyResult<(Map, Options)> {
     let mut data = Map::new();
     let mut objects = Options::default();
+    let Some(options) = options else { return Ok((data, objects)) };
     for (name, value) in options {
         let name = utf8(name.cast::<PyString>()?)?.into_owned();
         match name.as_str() {
-            "model" if provider(&value).is_some() || holds_provider(&value) => {
+            "model" if holds_provider(&value) => {
                 // The name stays in the data, for options that go together with it.
                 data.insert(name, Value::Null);
                 objects.model = Some(model(&value)?);
@@ -36,7 +62,10 @@ pub(crate) fn read(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyRes
             _ => drop(data.insert(name.clone(), option_value(&name, &value)?)),
         }
     }
-    let mut read = Options::from_map(&data).map_err(|error| option_error(py, &error))?;
+    Ok((data, objects))
+}
+
+fn finish(py: Python<'_>, mut read: Options, objects: Options) -> PyResult<Options> {
     read.model = objects.model.or(read.model);
     read.log = objects.log.or(read.log);
     read.tools = objects.tools.or(read.tools);
@@ -46,14 +75,14 @@ pub(crate) fn read(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyRes
 }
 
 /// Has programs shown where Python writes: what it calls standard error may be something else than the process's.
-pub(crate) fn watch_in_python(options: &mut Options) {
+fn watch_in_python(options: &mut Options) {
     if matches!(options.verbose, Some(VerboseOption::Stderr)) {
         options.verbose = Some(VerboseOption::Watcher(watch::printer()));
     }
 }
 
 /// Says at once when the log's file could not be written to: lines are written later, on a thread that can tell nobody.
-pub(crate) fn warn_of_log(py: Python<'_>, options: &Options) -> PyResult<()> {
+fn warn_of_log(py: Python<'_>, options: &Options) -> PyResult<()> {
     let path = match &options.log {
         Some(LogOption::Path(path)) => path.clone(),
         Some(LogOption::DefaultPath) => default_path(),
@@ -82,9 +111,17 @@ fn provider<'py>(value: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
     completes.then(|| value.getattr("complete").ok()).flatten().filter(|method| method.is_callable())
 }
 
-/// Whether it is a list of targets with one written in Python among them.
+/// Whether a target is written in Python, or one of a list's.
 fn holds_provider(value: &Bound<'_, PyAny>) -> bool {
-    value.cast::<PyList>().is_ok_and(|targets| targets.iter().any(|target| provider(&target).is_some()))
+    provider(value).is_some()
+        || is_wrapped(value)
+        || value.cast::<PyList>().is_ok_and(|targets| targets.iter().any(|target| holds_provider(&target)))
+}
+
+/// Whether it is a target's map around something that answers.
+fn is_wrapped(value: &Bound<'_, PyAny>) -> bool {
+    let named = value.cast::<PyDict>().ok().and_then(|target| target.get_item("model").ok().flatten());
+    named.is_some_and(|named| provider(&named).is_some())
 }
 
 /// Something that answers, the name of a model, or a list of them.
@@ -92,9 +129,7 @@ fn model(value: &Bound<'_, PyAny>) -> PyResult<ModelSpec> {
     if let Ok(targets) = value.cast::<PyList>() {
         return targets.iter().map(|target| model(&target)).collect::<PyResult<_>>().map(ModelSpec::Targets);
     }
-    if let Ok(target) = value.cast::<PyDict>()
-        && target.get_item("model")?.is_some_and(|named| provider(&named).is_some())
-    {
+    if is_wrapped(value) {
         let message = "options of a target go with the name of a model; a callable has none: give it alone".to_owned();
         return Err(option_error(value.py(), &OptionError::Invalid { name: "model", message }));
     }

@@ -15,7 +15,6 @@ use cadenza_core::ids::CallId;
 use cadenza_core::program::{Language, lock};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::calls::{self, CALL_FIELDS};
-use cadenza_core::runtime::config::Config;
 use cadenza_core::runtime::options::Options;
 use cadenza_core::runtime::repertoire::{ProgramQuery, RepertoireError};
 use cadenza_core::runtime::replay::LookBackError;
@@ -24,7 +23,7 @@ use cadenza_core::store::{CallQuery, StoreError, take_warning};
 use crate::agent::PyAgent;
 use crate::async_agent::PyAsyncAgent;
 use crate::convert::{fields, map_to_python, to_python};
-use crate::errors::{option_error, option_error_text, store_error};
+use crate::errors::{option_error, store_error};
 use crate::options;
 use crate::program::{PyProgram, program_state, repertoire_error};
 use crate::surface::closed;
@@ -69,7 +68,7 @@ pub(crate) struct PyRuntime {
 
 impl PyRuntime {
     fn build(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        Self::of_options(py, options::read(py, options)?)
+        Self::of_options(py, options::read_over_configuration(py, options)?)
     }
 
     fn of_options(py: Python<'_>, options: Options) -> PyResult<Self> {
@@ -85,13 +84,7 @@ impl PyRuntime {
 
     fn default(py: Python<'_>) -> PyResult<&Bound<'_, Self>> {
         static DEFAULT: PyOnceLock<Py<PyRuntime>> = PyOnceLock::new();
-        let made = DEFAULT.get_or_try_init(py, || {
-            let configured = Config::load().and_then(|config| config.options());
-            let mut options = configured.map_err(|error| option_error_text(py, error.to_string()))?;
-            options::warn_of_log(py, &options)?;
-            options::watch_in_python(&mut options);
-            Py::new(py, Self::of_options(py, options)?)
-        })?;
+        let made = DEFAULT.get_or_try_init(py, || Py::new(py, Self::build(py, None)?))?;
         Ok(made.bind(py))
     }
 

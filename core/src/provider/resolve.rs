@@ -668,9 +668,17 @@ fn key(
     Ok(None)
 }
 
+/// A path in a message; the beginning of what looks like the key itself in the wrong place.
+#[cfg(feature = "http")]
+fn shown_path(path: &std::path::Path) -> String {
+    let text = path.display().to_string();
+    let is_path = text.contains(['/', '\\', '.']) || text.len() < 16;
+    if is_path { text } else { format!("{}…", &text[..text.floor_char_boundary(6)]) }
+}
+
 #[cfg(feature = "http")]
 fn read_key(path: &std::path::Path) -> Result<Secret, ResolveProblem> {
-    let unreadable = |why: String| ResolveProblem::KeyFile { path: path.display().to_string(), why };
+    let unreadable = |why: String| ResolveProblem::KeyFile { path: shown_path(path), why };
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
     Secret::new(&text).ok_or_else(|| unreadable("it is empty".to_owned()))
 }

@@ -141,6 +141,11 @@ impl Config {
         }
     }
 
+    /// Takes away the model and what is said of its server: for a host that brings a model of its own.
+    pub fn forget_server(&mut self) {
+        self.settings.retain(|name, _| name != "model" && !OF_ONE_SERVER.contains(&name.as_str()));
+    }
+
     /// Whether an option was said of a model of another provider, which a nearer place has replaced: a key of the
     /// configuration file is not sent to the vendor that a flag names.
     fn is_of_another_provider(&self, name: &str, setting: &Setting) -> bool {

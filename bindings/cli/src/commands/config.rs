@@ -36,6 +36,19 @@ struct Row {
     used: bool,
 }
 
+/// The value of that option; what is said of single targets and providers holds the same secrets, further down.
+fn without_secrets(name: &str, value: &Value) -> Value {
+    match value {
+        Value::Null => Value::Null,
+        _ if SECRET.contains(&name) => MASK.into(),
+        Value::List(list) => Value::List(list.iter().map(|item| without_secrets("", item)).collect()),
+        Value::Map(map) => {
+            Value::Map(map.iter().map(|(name, item)| (name.clone(), without_secrets(name, item))).collect())
+        }
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => value.clone(),
+    }
+}
+
 impl ConfigCommand {
     pub(crate) fn run(self, context: &Context<'_>) -> Result<Exit, Failure> {
         let config = self.agents.config()?;
@@ -54,8 +67,7 @@ impl ConfigCommand {
             .filter_map(|name| {
                 let given = config.settings().get(name).map(|setting| &setting.value);
                 let value = match given.or_else(|| in_force.get(name)) {
-                    Some(value) if SECRET.contains(&name) && *value != Value::Null => MASK.into(),
-                    Some(value) => cadenza_core::log::masked(value),
+                    Some(value) => cadenza_core::log::masked(&without_secrets(name, value)),
                     // Not set and without a default: nothing to say.
                     None => return None,
                 };
