@@ -756,6 +756,48 @@ fn late(options: &str, message: Option<&'static str>) -> (String, u32) {
     (outcome.error().unwrap().message.clone(), requests.load(Ordering::SeqCst))
 }
 
+/// A model whose replies come in pieces.
+#[derive(Debug)]
+struct Streamed(Scripted);
+
+impl Provider for Streamed {
+    fn model(&self) -> &str {
+        "streamed"
+    }
+
+    fn streams(&self, _request: &ModelRequest) -> bool {
+        true
+    }
+
+    fn complete<'a>(&'a self, request: &'a ModelRequest, cancel: &'a CancelToken) -> ReplyFuture<'a> {
+        self.0.complete(request, cancel)
+    }
+}
+
+/// SC-3.18: of a stream the silence is bounded, and the whole by the call alone.
+#[test]
+fn sc_3_18_a_streams_timeout_says_which_bound_it_was() {
+    let silent = "streamed sent nothing for 0.05 s in the middle of a reply; raise `provider_timeout_seconds`";
+    for (own_words, expected) in
+        [(true, silent), (false, "the call took longer than 200 ms; raise `call_timeout_seconds` or ask for less")]
+    {
+        let model = Scripted::respond(move |request| {
+            if own_words {
+                return Err(ProviderError::new(ProviderErrorClass::Timeout, silent));
+            }
+            std::thread::sleep(request.total);
+            Err(ProviderError::timed_out("streamed", request.total))
+        });
+        let options = options_of(
+            r#"{"provider_timeout_seconds": 0.05, "call_timeout_seconds": 0.2, "max_generation_attempts": 1}"#,
+        );
+        let model = ModelSpec::Provider(Arc::new(Streamed(model)));
+        let runtime = Runtime::builder().options(Options { model: Some(model), ..options }).build().unwrap();
+        let outcome = call(&runtime.agent("a", Options::default()).unwrap(), "work", &[]);
+        assert_eq!((error_type(&outcome), &*outcome.error().unwrap().message), (ErrorType::Timeout, expected));
+    }
+}
+
 #[test]
 fn ac_14_a_timeout_names_the_time_that_passed_and_the_option_that_raises_it() {
     let short = r#"{"provider_timeout_seconds": 0.1, "max_generation_attempts": 1}"#;

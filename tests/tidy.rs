@@ -135,11 +135,28 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("tokens", &[]),
     ("program", &["cancel", "canonical", "ids", "outcome", "value"]),
     ("printable", &[]),
-    ("provider", &["cancel", "fork", "ids", "message", "outcome", "printable", "program", "prompt", "value"]),
+    ("warning", &["fork"]),
+    (
+        "provider",
+        &["cancel", "fork", "ids", "message", "outcome", "printable", "program", "prompt", "value", "warning"],
+    ),
     ("tools", &["cancel", "canonical", "ids", "schema", "value"]),
     (
         "store",
-        &["canonical", "contract", "fork", "ids", "kernel", "log", "outcome", "program", "provider", "tools", "value"],
+        &[
+            "canonical",
+            "contract",
+            "fork",
+            "ids",
+            "kernel",
+            "log",
+            "outcome",
+            "program",
+            "provider",
+            "tools",
+            "value",
+            "warning",
+        ],
     ),
     ("log", &["contract", "fork", "ids", "kernel", "outcome", "program", "provider", "value"]),
     (
@@ -164,6 +181,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "store",
             "tools",
             "value",
+            "warning",
         ],
     ),
     (

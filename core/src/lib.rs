@@ -27,3 +27,4 @@ pub mod store;
 pub mod tokens;
 pub mod tools;
 pub mod value;
+pub mod warning;

@@ -1,5 +1,7 @@
 """Accounting entries, sums by target, prices and budgets of money, options of single targets (SC-1.46, SC-4)."""
 
+import warnings
+
 import pytest
 
 import cadenza
@@ -85,3 +87,20 @@ def test_a_list_may_mix_callables_and_targets_with_options():
         outcome = runtime.agent("calculator").add(2, 3)
     assert outcome.value == 5
     assert [entry["status"] for entry in outcome.metadata["accounting"]] == ["failed", "ok"]
+
+
+def test_what_does_not_work_as_it_was_asked_for_is_warned_of_once():
+    asked = {"api_key": "sk-of-a-test-1", "base_url": "http://127.0.0.1:1/v1", "temperature": 0.2}
+    with pytest.warns(RuntimeWarning, match="openai:o3-mini is not told temperature, which it refuses"):
+        cadenza.Runtime(model="openai:o3-mini", **asked)
+    free = cadenza.Runtime(model="library")
+    with pytest.warns(RuntimeWarning, match="openai:o4-mini is not told temperature"):
+        agent = free.agent("calculator", model="openai:o4-mini", **asked)
+    with pytest.warns(RuntimeWarning, match="openai:o1-mini is not told temperature"):
+        agent.delegate("tutor", model="openai:o1-mini", **asked)
+    with pytest.warns(RuntimeWarning, match="`max_cost` cannot hold for openai:gpt-4.1, which has no price"):
+        cadenza.Runtime(model="openai:gpt-4.1", prices={"gpt-4": {"input": 1, "output": 1}}, max_cost=1, **asked)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cadenza.Runtime(model="openai:o3-mini", **asked)
+        cadenza.Runtime(model="openai:gpt-4.1", prices={"gpt-4.1": {"input": 1, "output": 1}}, max_cost=1, **asked)

@@ -9,7 +9,8 @@ use cadenza_core::provider::{ModelSpec, Resolved, cassette};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::config::{Config, Origin, from_text};
 use cadenza_core::runtime::options::{LogOption, NAMES, Options, StoreOption, VerboseOption, nearest};
-use cadenza_core::store::{SqliteStore, StoreError, default_path, take_warning};
+use cadenza_core::store::{SqliteStore, StoreError, default_path};
+use cadenza_core::warning::take_warnings;
 
 use crate::failure::Failure;
 use crate::progress;
@@ -96,7 +97,7 @@ impl AgentOptions {
         options.model = Some(ModelSpec::Provider(if verbose { provider } else { progress::shown(provider) }));
         (options.target, options.providers) = Default::default();
         let runtime = Runtime::builder().name(name).options(options).build().map_err(Failure::usage)?;
-        if let Some(warning) = take_warning() {
+        for warning in take_warnings() {
             drop(writeln!(std::io::stderr().lock(), "warning: {}", printable(&warning)));
         }
         Ok((runtime, resolved))

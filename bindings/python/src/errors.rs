@@ -1,15 +1,17 @@
 //! Python exceptions. Errors in *use* are exceptions; errors of a *call* are Outcomes and only raise in `unwrap`.
 
 use pyo3::create_exception;
-use pyo3::exceptions::{PyAttributeError, PyException, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyException, PyRuntimeError, PyRuntimeWarning, PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyModule, PyTuple, PyType};
 
 use cadenza_core::agent::UseError;
 use cadenza_core::agent::dispatch::NameError;
 use cadenza_core::runtime::options::OptionError;
 use cadenza_core::store::StoreError;
+use cadenza_core::warning::take_warnings;
 
 create_exception!(cadenza, CadenzaError, PyException, "Base class of the exceptions that Cadenza itself raises.");
 create_exception!(
@@ -96,4 +98,13 @@ pub(crate) fn use_error(py: Python<'_>, error: &UseError) -> PyErr {
 /// What the store could not do, as a Python exception.
 pub(crate) fn store_error(error: &StoreError) -> PyErr {
     PyStoreError::new_err(error.to_string())
+}
+
+/// Shows what the core warns of as Python shows warnings; `2` is the line that made the runtime or the agent.
+pub(crate) fn show_warnings(py: Python<'_>) -> PyResult<()> {
+    for warning in take_warnings() {
+        let warnings = PyModule::import(py, intern!(py, "warnings"))?;
+        warnings.call_method1(intern!(py, "warn"), (warning, py.get_type::<PyRuntimeWarning>(), 2))?;
+    }
+    Ok(())
 }

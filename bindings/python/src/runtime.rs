@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use pyo3::exceptions::{PyLookupError, PyRuntimeWarning, PyValueError};
-use pyo3::intern;
+use pyo3::exceptions::{PyLookupError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyType};
@@ -18,12 +17,12 @@ use cadenza_core::runtime::calls::{self, CALL_FIELDS};
 use cadenza_core::runtime::options::Options;
 use cadenza_core::runtime::repertoire::{ProgramQuery, RepertoireError};
 use cadenza_core::runtime::replay::LookBackError;
-use cadenza_core::store::{CallQuery, StoreError, take_warning};
+use cadenza_core::store::{CallQuery, StoreError};
 
 use crate::agent::PyAgent;
 use crate::async_agent::PyAsyncAgent;
 use crate::convert::{fields, map_to_python, to_python};
-use crate::errors::{option_error, store_error};
+use crate::errors::{option_error, show_warnings, store_error};
 use crate::options;
 use crate::program::{PyProgram, program_state, repertoire_error};
 use crate::surface::closed;
@@ -75,10 +74,7 @@ impl PyRuntime {
         // Resolving a model may look for a local server.
         let built = py.detach(|| Runtime::builder().name(NAME).options(options).build());
         let runtime = built.map_err(|error| option_error(py, &error))?;
-        if let Some(warning) = take_warning() {
-            let warnings = PyModule::import(py, intern!(py, "warnings"))?;
-            warnings.call_method1(intern!(py, "warn"), (warning, py.get_type::<PyRuntimeWarning>(), 2))?;
-        }
+        show_warnings(py)?;
         Ok(Self::of(runtime))
     }
 

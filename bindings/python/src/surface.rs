@@ -12,7 +12,7 @@ use cadenza_core::agent::{Agent, UseError};
 
 use crate::context::{ContextView, PyRuntimeContext, remove, stored};
 use crate::convert::{keywords, to_python, to_value, utf8};
-use crate::errors::{store_error, use_error};
+use crate::errors::{show_warnings, store_error, use_error};
 use crate::options;
 use crate::runtime::{Open, PyRuntime};
 
@@ -52,6 +52,7 @@ impl Handle {
         };
         open.check()?;
         let agent = core.agent(role, options).map_err(|error| use_error(py, &error))?;
+        show_warnings(py)?;
         Ok(Self { agent, view: ContextView::new(), open, plain })
     }
 
@@ -174,7 +175,9 @@ impl Handle {
     /// A new agent that inherits this one's settings (AC-3).
     pub(crate) fn delegate(&self, py: Python<'_>, role: &str, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let options = options::read(py, options)?;
-        self.agent.delegate(role, options).map(|agent| self.of(agent)).map_err(|error| use_error(py, &error))
+        let agent = self.agent.delegate(role, options).map_err(|error| use_error(py, &error))?;
+        show_warnings(py)?;
+        Ok(self.of(agent))
     }
 
     /// The delegate last made with this role; makes one when there is none.

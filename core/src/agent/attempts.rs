@@ -419,7 +419,8 @@ impl<'a> Attempts<'a> {
             let request = self.request(ask);
             let prompt_bytes = prompt_bytes(&request);
             // The provider gives up by itself; one that does not is left behind.
-            let allowed = if target.streams(&request) { request.total } else { request.timeout };
+            let streams = target.streams(&request);
+            let allowed = if streams { request.total } else { request.timeout };
             let began = Instant::now();
             let reply = complete(&**target, &request, &call.trace.cancel);
             let reply = call::within(reply, target.model(), allowed + PROVIDER_GRACE, &call.trace.cancel)
@@ -457,7 +458,7 @@ impl<'a> Attempts<'a> {
             entry.refuse(error.class.as_str(), bounded(&error.message));
             self.account(entry, is_model);
             self.failed("provider", error.class.as_str(), &error.message);
-            if let Some(end) = self.unanswered(target.model(), error, allowed).await {
+            if let Some(end) = self.unanswered(target.model(), error, allowed, streams).await {
                 return end;
             }
         }
@@ -473,7 +474,13 @@ impl<'a> Attempts<'a> {
     }
 
     /// What follows a failed request: the next one, after its wait, or the end of the inference.
-    async fn unanswered(&mut self, model: &str, error: ProviderError, allowed: Duration) -> Option<Input> {
+    async fn unanswered(
+        &mut self,
+        model: &str,
+        error: ProviderError,
+        allowed: Duration,
+        streams: bool,
+    ) -> Option<Input> {
         let call = self.call;
         if error.class == ProviderErrorClass::Cancelled {
             return Some(Input::Cancelled { raw_hash: None });
@@ -499,7 +506,7 @@ impl<'a> Attempts<'a> {
                 if call.trace.cancel.is_cancelled() { Some(Input::Cancelled { raw_hash: None }) } else { None }
             }
             _ if error.class == ProviderErrorClass::Timeout => {
-                self.time_up = model_timeout(call, model, &error, allowed);
+                self.time_up = model_timeout(call, model, &error, allowed, streams);
                 Some(Input::TimedOut { raw_hash: None })
             }
             Some(_) | None => {
@@ -825,15 +832,25 @@ fn target_of(provider: &Arc<dyn Provider>, index: usize) -> &Arc<dyn Provider> {
 }
 
 /// What a caller is told when the model's time ran out; nothing when it was the call's.
-fn model_timeout(call: &Call<'_>, model: &str, error: &ProviderError, allowed: Duration) -> Option<String> {
+fn model_timeout(
+    call: &Call<'_>,
+    model: &str,
+    error: &ProviderError,
+    allowed: Duration,
+    streams: bool,
+) -> Option<String> {
     let settings = &call.agent.0.settings;
+    // A host's own provider may have given up earlier, for its own reasons.
+    let own_words = *error != ProviderError::timed_out(model, allowed);
+    if streams {
+        // Bounded by its silence, of which the provider tells, and as a whole by the call.
+        return own_words.then(|| error.message.clone());
+    }
     if allowed < settings.provider_timeout {
         return None;
     }
     let allowed_ms = allowed.as_millis();
     let words = format!("the model took longer than {allowed_ms} ms; raise `provider_timeout_seconds`");
-    // A host's own provider may have given up earlier, for its own reasons.
-    let own_words = *error != ProviderError::timed_out(model, allowed);
     Some(if own_words { format!("{words} ({})", error.message) } else { words })
 }
 

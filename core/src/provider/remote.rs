@@ -25,6 +25,7 @@ use super::target::{Field, Params};
 use super::wait::{self, Shared};
 use super::{ModelReply, ModelRequest, Output, Provider, ProviderError, ProviderErrorClass, ReplyFuture};
 use crate::cancel::CancelToken;
+use crate::warning;
 
 /// Most bytes of a stream on the wire, where one token costs some 300. One event has at most [`MAX_BODY_BYTES`].
 const MAX_STREAM_BYTES: usize = 32 << 20;
@@ -108,11 +109,11 @@ impl Remote {
         }
         let (params, omitted) = capability::admitted(settings.vendor, &settings.wire_name, &settings.params);
         if !omitted.is_empty() {
-            tracing::warn!(
-                model = settings.name,
-                parameters = omitted.join(", "),
-                "parameters that the model refuses are left out; take them away, or set `force_params` to send them"
-            );
+            warning::warn(format!(
+                "{} is not told {}, which it refuses; take that away, or set `force_params` to send it",
+                settings.name,
+                omitted.join(", ")
+            ));
         }
         let wire = Wire {
             vendor: settings.vendor,

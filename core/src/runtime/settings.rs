@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::accounting::{Cost, Prices};
+use crate::accounting::{Cost, Prices, Usage};
 use crate::contract::ExecutionContract;
 use crate::contract::delegation::DelegationContract;
 use crate::ids::Digest;
@@ -27,6 +27,7 @@ use crate::runtime::watch::{Printer, Watcher};
 use crate::store::Store;
 use crate::tools::{Tool, ToolSet};
 use crate::value::{Map, Value};
+use crate::warning;
 
 /// What an agent works with. Private to the runtime's own crate: users set [`Options`].
 #[derive(Debug)]
@@ -159,6 +160,9 @@ impl Settings {
         if max_cost.is_some() && *prices == Prices::default() {
             let message = "goes together with `prices`: what a model's tokens cost".to_owned();
             return Err(OptionError::Invalid { name: "max_cost", message });
+        }
+        if max_cost.is_some() {
+            warn_of_unpriced(&*provider, &prices);
         }
         Ok(Self {
             model: provider.model().into(),
@@ -396,6 +400,20 @@ fn fingerprint(delegation: &DelegationContract, tools: &ToolSet) -> Digest {
     bytes[..32].copy_from_slice(&delegation.fingerprint().0);
     bytes[32..].copy_from_slice(&tools.fingerprint().0);
     Digest::of_bytes(&bytes)
+}
+
+/// A reply that nobody can price is the last one of its flow; better to know that before.
+fn warn_of_unpriced(provider: &dyn Provider, prices: &Prices) {
+    let targets: Vec<&str> = match provider.targets() {
+        [] => vec![provider.model()],
+        targets => targets.iter().map(|target| target.model()).collect(),
+    };
+    for target in targets.into_iter().filter(|target| prices.cost(target, None, &Usage::default()).is_none()) {
+        warning::warn(format!(
+            "`max_cost` cannot hold for {target}, which has no price: its first reply is the last of a call, unless it \
+             answers under a name that has one; add it to `prices`"
+        ));
+    }
 }
 
 fn tool_docs(tools: &ToolSet) -> ToolDocs {

@@ -4,30 +4,15 @@
 //! once per process. A store that somebody named is another matter: there the reason is an error.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Once};
 
 use super::Store;
-
-/// What nobody has told yet.
-static WARNING: Mutex<Warning> = Mutex::new(Warning { text: None, given: false });
-
-struct Warning {
-    text: Option<String>,
-    given: bool,
-}
+use crate::warning;
 
 /// `cadenza/store.db` in the user's data folder (`$XDG_DATA_HOME`, `~/.local/share`, or what the system has in its place);
 /// `None` for a user without a home.
 pub fn default_path() -> Option<PathBuf> {
     Some(dirs::data_dir()?.join("cadenza").join("store.db"))
-}
-
-/// Why calls are kept in memory although nobody asked for it, and what to do. Each process is told once: a host shows it
-/// as its warnings are shown.
-pub fn take_warning() -> Option<String> {
-    WARNING.lock().text.take()
 }
 
 /// Opens it, made when missing; `None` where it cannot be.
@@ -61,14 +46,11 @@ fn open_at(_path: &std::path::Path) -> Result<Arc<dyn Store>, String> {
 }
 
 fn warn(why: &str) {
-    let mut warning = WARNING.lock();
-    if !warning.given {
-        warning.given = true;
-        let text = format!(
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        warning::warn(format!(
             "calls and programs are kept in memory only, for the default store cannot be used: {why}; set `store` to a \
              path, or to \":memory:\" to be asked no more"
-        );
-        tracing::warn!("{text}");
-        warning.text = Some(text);
-    }
+        ));
+    });
 }

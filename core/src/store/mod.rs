@@ -25,8 +25,8 @@ pub mod folder;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+pub use default::default_path;
 pub(crate) use default::open as open_default;
-pub use default::{default_path, take_warning};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 
