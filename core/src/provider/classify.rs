@@ -199,6 +199,8 @@ impl Evidence {
             529 => Some(self.overloaded()),
             413 => Some(ProviderErrorClass::ContextOverflow),
             400 | 500 if self.speaks_of_overflow() => Some(ProviderErrorClass::ContextOverflow),
+            // Anthropic says so of an empty account, with a code that says nothing.
+            400 if self.speaks_of_an_empty_account() => Some(ProviderErrorClass::Quota),
             408 | 504 => Some(ProviderErrorClass::Timeout),
             409 | 500..=599 => Some(ProviderErrorClass::Network),
             400..=499 => Some(ProviderErrorClass::ModelError),
@@ -213,7 +215,7 @@ impl Evidence {
         let wrong = ["invalid_request_error", "invalid_argument", "not_found_error", "bad_request", "badrequesterror"];
         if self.speaks_of_overflow() {
             ProviderErrorClass::ContextOverflow
-        } else if speaks(&["insufficient quota", "exceeded your current quota", "credit balance", "billing"]) {
+        } else if self.speaks_of_an_empty_account() || speaks(&["credit balance", "billing"]) {
             ProviderErrorClass::Quota
         } else if speaks(&["invalid api key", "incorrect api key", "unauthorized", "authentication"]) {
             ProviderErrorClass::Auth
@@ -254,6 +256,13 @@ impl Evidence {
 
     fn speaks_of_overflow(&self) -> bool {
         ["prompt is too long", "maximum context length", "context_length_exceeded", "exceed_context_size_error"]
+            .iter()
+            .any(|pattern| self.lower.contains(pattern))
+    }
+
+    /// Whole phrases, because a refused request may be quoted beside them: the class ends a call.
+    fn speaks_of_an_empty_account(&self) -> bool {
+        ["credit balance is too low", "api usage limits", "insufficient quota", "exceeded your current quota"]
             .iter()
             .any(|pattern| self.lower.contains(pattern))
     }
