@@ -255,9 +255,20 @@ impl Evidence {
     }
 
     fn speaks_of_overflow(&self) -> bool {
-        ["prompt is too long", "maximum context length", "context_length_exceeded", "exceed_context_size_error"]
-            .iter()
-            .any(|pattern| self.lower.contains(pattern))
+        [
+            "prompt is too long",
+            "maximum context length",
+            "context_length_exceeded",
+            "exceed_context_size_error",
+            // OpenAI, Anthropic, Gemini, LM Studio.
+            "exceeds the context window",
+            "exceed context limit",
+            "exceeds the maximum number of tokens",
+            "greater than the context length",
+            "with a larger context length",
+        ]
+        .iter()
+        .any(|pattern| self.lower.contains(pattern))
     }
 
     /// Whole phrases, because a refused request may be quoted beside them: the class ends a call.
