@@ -275,7 +275,7 @@ type Refused = (PathBuf, Json, Vec<(Vendor, &'static str)>);
 fn recorded() -> Vec<Refused> {
     let mut paths: Vec<_> = std::fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
-    assert!(paths.len() >= 70, "{} fixtures", paths.len());
+    assert!(paths.len() >= 73, "{} fixtures", paths.len());
     let vendors = |fixture: &Json| -> &[Vendor] {
         match fixture["vendor"].as_str().unwrap() {
             "openai" => &[Vendor::OpenAi, Vendor::OpenAiResponses],

@@ -55,6 +55,8 @@ struct Evidence {
     message: String,
     /// `message`, lower-case.
     lower: String,
+    /// Whether the body names reasons of a moderation.
+    flagged: bool,
     /// A delay in the body.
     body_delay: Option<Duration>,
     /// Whether a header asks to wait.
@@ -77,6 +79,7 @@ impl Evidence {
             codes: Vec::new(),
             message: String::new(),
             lower: String::new(),
+            flagged: false,
             body_delay: None,
             retry_header: (refusal.header)("retry-after").or((refusal.header)("retry-after-ms")).is_some(),
         };
@@ -118,6 +121,8 @@ impl Evidence {
             Some(other) => self.message = cut(&other.to_string()).to_owned(),
             None => {}
         }
+        // OpenRouter's, beside a code that only repeats the status.
+        self.flagged = error.pointer("/metadata/reasons").is_some_and(Json::is_array);
         match error.get("details") {
             Some(Json::Array(details)) => details.iter().for_each(|detail| self.take_detail(detail)),
             Some(detail) => self.take_detail(detail),
@@ -250,7 +255,8 @@ impl Evidence {
     /// A 403 about the caller's country or about safety is not about the key: another target may answer.
     fn unless_region_or_safety(&self, class: ProviderErrorClass) -> ProviderErrorClass {
         let about = |word: &str| self.lower.contains(word) || self.codes.iter().any(|code| code.contains(word));
-        let excepted = self.status == 403 && ["country", "region", "safety"].into_iter().any(about);
+        let words = ["country", "region", "safety", "moderation", "input was flagged"];
+        let excepted = self.status == 403 && (self.flagged || words.into_iter().any(about));
         if excepted { ProviderErrorClass::ModelError } else { class }
     }
 
