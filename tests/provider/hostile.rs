@@ -269,6 +269,39 @@ fn keys_never_come_back() {
     }
 }
 
+/// A proxy that lets nobody through is told by its own option, and its password is in no form in what it sends back.
+#[test]
+fn a_proxy_that_wants_a_password_is_told_by_its_option_and_keeps_it() {
+    // "us:pr@xy-pw-secret", and the same user without a password.
+    for (user, basic) in [("us:pr%40xy-pw-secret", "dXM6cHJAeHktcHctc2VjcmV0"), ("us-token", "dXMtdG9rZW46")] {
+        for (vendor, stream) in ALL.into_iter().flat_map(|vendor| [(vendor, false), (vendor, true)]) {
+            // What came back of the last request.
+            let sent = Arc::new(std::sync::Mutex::new(String::new()));
+            let heard = sent.clone();
+            let server = WireServer::start(None, move |seen| {
+                let header = seen.headers["proxy-authorization"].clone();
+                let body = format!("Proxy-Authorization: {header}, pr@xy-pw-secret, pr%40xy-pw-secret");
+                *heard.lock().unwrap() = header;
+                Answer::Raw { status: 407, headers: Vec::new(), body: body.into_bytes() }
+            });
+            let near = target(vendor, &server);
+            let settings = RemoteSettings {
+                base_url: near.base_url.replace("127.0.0.1", "model.invalid"),
+                proxy: Some(Secret::unlisted(&server.root().replace("//", &format!("//{user}@")))),
+                stream: Some(stream),
+                ..near
+            };
+            let error = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap_err();
+            assert_eq!(error.class, ProviderErrorClass::Auth, "{vendor:?}: {error}");
+            assert!(error.message.contains("`proxy`") && !error.message.contains("model's name"), "{error}");
+            assert!(sent.lock().unwrap().contains(basic), "{sent:?}");
+            assert!(error.message.contains("Proxy-Authorization: Basic [secret]"), "{error}");
+            let password = user.contains(':') && error.message.contains("xy-pw-secret");
+            assert!(!password && !error.message.contains(basic), "{error}");
+        }
+    }
+}
+
 /// A recorded refusal, and the vendors whose servers say it, each with a model.
 type Refused = (PathBuf, Json, Vec<(Vendor, &'static str)>);
 

@@ -197,7 +197,7 @@ impl Evidence {
     /// Step 3. The words decide only where the table names them beside a status.
     fn by_status(&self) -> Option<ProviderErrorClass> {
         match self.status {
-            401 => Some(ProviderErrorClass::Auth),
+            401 | 407 => Some(ProviderErrorClass::Auth),
             403 => Some(self.unless_region_or_safety(ProviderErrorClass::Auth)),
             402 => Some(ProviderErrorClass::Quota),
             429 => Some(ProviderErrorClass::RateLimit),
@@ -286,6 +286,10 @@ impl Evidence {
 
     fn message(&self, model: &str, class: ProviderErrorClass) -> String {
         let what = match class {
+            ProviderErrorClass::Auth if self.status == 407 => {
+                "the proxy does not let it through; write its user and password into `proxy`, as \
+                 http://user:password@host:port"
+            }
             ProviderErrorClass::Auth => "authentication failed; check the API key and what it may use",
             ProviderErrorClass::Quota => "the account's quota or credit is used up; add credit or use another key",
             ProviderErrorClass::RateLimit => "too many requests; wait, or configure more targets",

@@ -219,6 +219,51 @@ pub(crate) fn is_proxy(url: &Secret) -> bool {
         && Proxy::all(url.expose()).is_ok()
 }
 
+/// What of a proxy's URL must not come back beside the URL itself: its password as it is written and as it is meant, and
+/// what goes out of both user and password.
+pub(crate) fn proxy_secrets(proxy: &Secret) -> Vec<Secret> {
+    let Ok(url) = Url::parse(proxy.expose()) else { return Vec::new() };
+    let (user, written) = (percent_decoded(url.username()), url.password().unwrap_or_default());
+    if user.is_empty() && written.is_empty() {
+        return Vec::new();
+    }
+    let password = percent_decoded(written);
+    let basic = base64(format!("{user}:{password}").as_bytes());
+    [written, &password, &basic].into_iter().filter_map(Secret::unlisted).collect()
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        match part.get(..2).and_then(|code| u8::from_str_radix(code, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                bytes.extend_from_slice(&part.as_bytes()[2..]);
+            }
+            None => {
+                bytes.push(b'%');
+                bytes.extend_from_slice(part.as_bytes());
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Without the padding at the end, so that it is found with and without.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let octets = [0, 1, 2].map(|at| u32::from(chunk.get(at).copied().unwrap_or(0)));
+        let number = octets[0] << 16 | octets[1] << 8 | octets[2];
+        for digit in 0..=chunk.len() {
+            text.push(char::from(DIGITS[(number >> (18 - 6 * digit)) as usize & 63]));
+        }
+    }
+    text
+}
+
 /// Whether a URL's host is this machine.
 fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);

@@ -486,9 +486,7 @@ fn headers(settings: &RemoteSettings, wire: &Wire) -> Result<(HeaderMap, Hidden)
     }
     if let Some(Some(proxy)) = &settings.proxy {
         hidden.words.push(proxy.clone());
-        if let Some(password) = Url::parse(proxy.expose()).ok().as_ref().and_then(Url::password) {
-            hidden.words.extend(Secret::unlisted(password));
-        }
+        hidden.words.extend(http::proxy_secrets(proxy));
     }
     Ok((headers, hidden))
 }
