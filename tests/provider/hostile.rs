@@ -97,6 +97,36 @@ fn a_failure_inside_of_a_stream_has_its_class() {
     }
 }
 
+/// A gateway says in the choice that the server behind it failed: whole and in pieces, with words before it and without.
+#[test]
+fn a_failure_inside_of_a_choice_has_its_class() {
+    use ProviderErrorClass::{Network, RateLimit};
+    let errors = [(502, "Upstream provider died", Network), (429, "rate limited upstream", RateLimit)];
+    for vendor in ALL.into_iter().filter(|(vendor, _)| matches!(vendor, Vendor::OpenAi | Vendor::OpenAiCompatible)) {
+        for ((code, words, class), said) in errors.into_iter().flat_map(|error| [(error, ""), (error, "return")]) {
+            let error = json!({"code": code, "message": words});
+            let choice = |part: &str| {
+                let words = json!({"role": "assistant", "content": said});
+                json!({"choices": [{"index": 0, part: words, "finish_reason": "error", "error": error}]})
+            };
+            let pieces = [event(vendor, &choice("delta").to_string()), event(vendor, "[DONE]")].concat();
+            let wait = ("retry-after".to_owned(), "7".to_owned());
+            for (stream, kind, body) in [
+                (false, "application/json", choice("message").to_string()),
+                (true, "application/json", choice("message").to_string()),
+                (true, "text/event-stream", pieces),
+            ] {
+                let headers = vec![("content-type".to_owned(), kind.to_owned()), wait.clone()];
+                let answer = Answer::Raw { status: 200, headers, body: body.into_bytes() };
+                let error = refused(vendor, stream, answer);
+                assert_eq!(error.class, class, "{kind}: {error}");
+                assert!(error.message.ends_with(&format!("(HTTP {code}): {words}")), "{kind}: {error}");
+                assert_eq!(error.retry_after, Some(Duration::from_secs(7)), "{kind}");
+            }
+        }
+    }
+}
+
 /// A server that says that it failed is classed alike with status 200, 500 and in a stream, whatever its words.
 #[test]
 fn a_failed_server_is_classed_alike_in_every_place() {

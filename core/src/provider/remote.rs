@@ -157,12 +157,12 @@ impl Remote {
             let work = async move { Ok(Came::Whole(http::send(shared, &post, body).await?.whole().await?)) };
             wait::bounded(name, request.timeout.min(request.total), cancel, work).await?
         };
-        let body = match came {
-            Came::Whole(reply) => self.parsed(&reply)?,
-            Came::Assembled(body) => body,
+        let (body, headers) = match came {
+            Came::Whole(reply) => (self.parsed(&reply)?, reply.headers),
+            Came::Assembled(body) => (body, HeaderMap::new()),
             Came::Fault(fault, status, headers) => return Err(self.fault(fault, status, &headers)),
         };
-        let mut reply = self.wire.read(request, &body).map_err(|fault| self.fault(fault, 200, &HeaderMap::new()))?;
+        let mut reply = self.wire.read(request, &body).map_err(|fault| self.fault(fault, 200, &headers))?;
         self.scrub(&mut reply);
         Ok(reply)
     }

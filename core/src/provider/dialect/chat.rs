@@ -94,6 +94,7 @@ pub(super) fn read(body: &Json) -> Result<ModelReply, Fault> {
     let Some(choice) = body.get("choices").and_then(|choices| choices.get(0)) else {
         return Err(Fault::seen("the reply has no `choices`", body.clone()));
     };
+    refused(choice)?;
     let Some(message) = choice.get("message").filter(|message| message.is_object()) else {
         return Err(Fault::seen("the reply has no `message`", body.clone()));
     };
@@ -112,6 +113,14 @@ pub(super) fn read(body: &Json) -> Result<ModelReply, Fault> {
         provider: text_at(body, "provider"),
         ..ModelReply::default()
     })
+}
+
+/// Gateways put the failure of the server behind them into the choice, whatever came before it.
+fn refused(choice: &Json) -> Result<(), Fault> {
+    match choice.get("error").filter(|error| !error.is_null()) {
+        Some(error) => Err(Fault::Refused(json!({"error": error}))),
+        None => Ok(()),
+    }
 }
 
 /// An empty reply is the adapter's to reject, unless the wire says why it is empty.
@@ -207,6 +216,7 @@ impl Assembly for Pieces {
             }
         }
         let Some(choice) = event.get("choices").and_then(|choices| choices.get(0)) else { return Ok(false) };
+        refused(choice)?;
         self.began = true;
         if let Some(reason) = choice.get("finish_reason").filter(|reason| !reason.is_null()) {
             self.finish_reason = Some(reason.clone());
