@@ -107,6 +107,29 @@ fn pieces_are_shown_as_they_come() {
     }
 }
 
+/// Mistral's models say lists of parts, thoughts among them.
+#[test]
+fn a_content_of_parts_is_the_same_whole_and_in_pieces() {
+    let vendor = (Vendor::OpenAiCompatible, "magistral");
+    let thought = json!([{"type": "thinking", "thinking": [{"type": "text", "text": "The sum "}]}]);
+    let said = json!([{"type": "thinking", "thinking": "is wanted."}, {"type": "text", "text": "return "}]);
+    let end = json!([{"type": "text", "text": "1 "}, {"type": "text", "text": "+ 2"}]);
+    let deltas = [thought.clone(), said.clone(), end.clone(), json!(" -- 3"), json!("")];
+    let parts = [thought, said, end, json!([{"type": "text", "text": " -- 3"}])];
+    let parts: Vec<Json> = parts.iter().flat_map(|list| list.as_array().unwrap()).cloned().collect();
+
+    let whole = WireServer::always(Answer::Message(json!({"content": parts}), "stop"));
+    let whole = complete(&remote(vendor, &whole, false), &request("a", "b")).unwrap();
+    assert_eq!(whole.content.as_deref(), Some("return 1 + 2 -- 3"));
+
+    let events = deltas.map(|content| format!("data: {}\n\n", json!({"choices": [{"delta": {"content": content}}]})));
+    let server = WireServer::always(Answer::typed("text/event-stream", events.concat() + "data: [DONE]\n\n"));
+    let (request, heard) = listening(request("a", "b"));
+    let pieces = complete(&remote(vendor, &server, true), &request).unwrap();
+    assert_eq!(pieces.content, whole.content);
+    assert_eq!(*heard.lock().unwrap(), ["return 1 + 2 -- 3", "", "The sum is wanted."]);
+}
+
 /// SC-4.03: the same tokens are the same numbers, whoever counts them.
 #[test]
 fn sc_4_03_the_same_tokens_are_the_same_numbers() {

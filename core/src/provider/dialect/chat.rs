@@ -138,14 +138,21 @@ fn nothing_usable(message: &Json, stop_reason: Option<&str>) -> Result<(), Fault
 
 /// Text, or the text parts of a list of parts; `None` for null and for what is not text.
 fn content_text(content: Option<&Json>) -> Option<String> {
-    match content? {
-        Json::String(text) => Some(text.clone()),
-        Json::Array(parts) => {
-            let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text").and_then(Json::as_str)).collect();
-            (!texts.is_empty()).then(|| texts.concat())
-        }
-        Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_) => None,
-    }
+    let mut texts = texts(content?).peekable();
+    texts.peek()?;
+    Some(texts.collect())
+}
+
+/// A text itself, or those of a list of parts; nothing of anything else.
+fn texts(content: &Json) -> impl Iterator<Item = &str> {
+    let parts = content.as_array().into_iter().flatten();
+    content.as_str().into_iter().chain(parts.filter_map(|part| part.get("text").and_then(Json::as_str)))
+}
+
+/// What a model thinks among the parts of its content, as Mistral's do.
+fn thoughts(content: &Json) -> impl Iterator<Item = &str> {
+    let parts = content.as_array().into_iter().flatten();
+    parts.filter_map(|part| part.get("thinking")).flat_map(texts)
 }
 
 /// The calls of a message as they came; the legacy `function_call` too.
@@ -222,7 +229,13 @@ impl Assembly for Pieces {
             self.finish_reason = Some(reason.clone());
         }
         let Some(delta) = choice.get("delta") else { return Ok(false) };
-        show.text(append(&mut self.content, delta, "content"));
+        if let Some(content) = delta.get("content") {
+            thoughts(content).for_each(|thought| show.reasoning(thought));
+            for text in texts(content) {
+                show.text(text);
+                self.content.push_str(text);
+            }
+        }
         append(&mut self.refusal, delta, "refusal");
         for name in ["reasoning_content", "reasoning"] {
             show.reasoning(delta.get(name).and_then(Json::as_str).unwrap_or_default());
