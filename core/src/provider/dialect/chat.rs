@@ -267,16 +267,21 @@ impl Assembly for Pieces {
 }
 
 impl Pieces {
-    /// Ids and names come once, arguments in pieces; all of them belong to their index.
+    /// Ids and names come once, or again with every piece of the arguments; all of them belong to their index.
     fn call(&mut self, wire: &Json, show: &mut Show) {
         let given = wire.get("index").and_then(Json::as_u64).filter(|index| *index <= MAX_INDEX);
         let index = given.unwrap_or_else(|| self.unnumbered(wire));
         let (id, name, arguments) = self.calls.entry(index).or_default();
-        if let Some(whole) = text_at(wire, "id").filter(|_| id.is_empty()) {
-            *id = whole;
+        let given = wire.get("id").and_then(Json::as_str).unwrap_or_default();
+        let again = !id.is_empty() && given == id;
+        if id.is_empty() {
+            given.clone_into(id);
         }
         let Some(function) = wire.get("function") else { return };
-        append(name, function, "name");
+        // A name may itself come in pieces.
+        if !again || text_at(function, "name").as_ref() != Some(name) {
+            append(name, function, "name");
+        }
         match function.get("arguments") {
             Some(Json::Object(whole)) => {
                 let text = Json::Object(whole.clone()).to_string();
