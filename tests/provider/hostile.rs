@@ -158,6 +158,44 @@ fn a_failed_server_is_classed_alike_in_every_place() {
     }
 }
 
+/// A reply that is compressed all the same is named, and a refusal is what its status says; none of its bytes are shown.
+#[test]
+fn an_encoded_reply_is_named() {
+    const GZIP: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\xcbH\xcd\xc9\xc9\x07\x00\x86\xa6\x106\x05";
+    let answer = |status, kind: &str, encoding: &str, body: &[u8]| {
+        let headers = [("content-type", kind), ("content-encoding", encoding)];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        Answer::Raw { status, headers, body: body.to_vec() }
+    };
+    for vendor in ALL {
+        for (stream, kind) in [(false, "application/json"), (true, "application/json"), (true, stream_type(vendor))] {
+            for encoding in ["gzip", "BR", "identity, gzip", KEY] {
+                for (status, class) in [
+                    (200, ProviderErrorClass::InvalidResponse),
+                    (401, ProviderErrorClass::Auth),
+                    (502, ProviderErrorClass::Network),
+                ] {
+                    let error = refused(vendor, stream, answer(status, kind, encoding, GZIP));
+                    assert_eq!(error.class, class, "{vendor:?} {kind} {encoding}: {error}");
+                    let named = format!("the body is encoded (\"{}\")", encoding.replace(KEY, "[secret]"));
+                    assert!(error.message.contains(&named) && error.message.is_ascii(), "{error}");
+                }
+            }
+        }
+        // As it is asked for: not at all, unless the target's own headers say otherwise.
+        let server = WireServer::always(Answer::Said(spoken()));
+        let own = ("accept-encoding".to_owned(), Secret::unlisted("br").unwrap());
+        for (headers, asked) in [(Vec::new(), "identity"), (vec![own], "br")] {
+            let provider = Remote::new(RemoteSettings { headers, ..target(vendor, &server) }).unwrap();
+            complete(&provider, &request("a", "b")).unwrap();
+            assert_eq!(server.seen().last().unwrap().headers["accept-encoding"], asked);
+        }
+        let plain = answer(200, "application/json", "Identity", record(&server, vendor).to_string().as_bytes());
+        let server = WireServer::always(plain);
+        assert!(complete(&remote(vendor, &server, true), &request("a", "b")).is_ok(), "{vendor:?}");
+    }
+}
+
 /// 50 MB in any form are not read to their end, and what is read is not kept.
 #[test]
 fn fifty_megabytes_are_not_read_in_any_form() {

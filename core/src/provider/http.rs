@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reqwest::header::{HeaderMap, HeaderName};
+use reqwest::header::{CONTENT_ENCODING, HeaderMap, HeaderName};
 use reqwest::{Client, Proxy, Response, Url};
 use serde_json::Value as Json;
 
@@ -300,8 +300,35 @@ impl Answered {
         self.response.headers_mut()
     }
 
+    /// How the body is encoded, when it is: it is asked for as it is, and nothing here decodes.
+    pub fn encoding(&self) -> Option<String> {
+        let values = self.response.headers().get_all(CONTENT_ENCODING);
+        let texts: Vec<_> = values.iter().map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
+        let text = self.post.hidden.scrub_failure(&texts.join(", "));
+        let as_it_is = |word: &str| word.is_empty() || word.eq_ignore_ascii_case("identity");
+        let encoded = !text.split(',').all(|word| as_it_is(word.trim()));
+        encoded.then(|| format!("{:?}", &text[..text.floor_char_boundary(64)]))
+    }
+
+    /// A reply whose body cannot be read: what a refusal is, its status says all the same.
+    fn unread(mut self, encoding: &str) -> Result<Reply, ProviderError> {
+        let body = format!("the body is encoded ({encoding})");
+        if (200..300).contains(&self.status) {
+            let message = format!(
+                "{}: {body}, which was not asked for; check the server, what stands before it, and \
+                 `accept-encoding` in `headers`",
+                self.post.model
+            );
+            return Err(ProviderError::new(ProviderErrorClass::InvalidResponse, message));
+        }
+        Ok(Reply { status: self.status, headers: std::mem::take(self.headers()), body })
+    }
+
     /// Reads all of it. Of a refusal, the beginning.
     pub async fn whole(mut self) -> Result<Reply, ProviderError> {
+        if let Some(encoding) = self.encoding() {
+            return self.unread(&encoding);
+        }
         let success = (200..300).contains(&self.status);
         let allowed = if success { MAX_BODY_BYTES } else { MAX_REFUSAL_BYTES };
         let mut body = Vec::new();

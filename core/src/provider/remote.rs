@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use reqwest::Url;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
+use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use serde_json::Value as Json;
 use sse_stream::SseByteStream;
 
@@ -307,7 +307,7 @@ impl Reading {
         let silence = self.silence;
         let sent = tokio::time::timeout(silence, http::send(shared, post, body));
         let mut answered = sent.await.map_err(|_| ProviderError::timed_out(&post.model, silence))??;
-        let came_whole = !(200..300).contains(&answered.status) || {
+        let came_whole = !(200..300).contains(&answered.status) || answered.encoding().is_some() || {
             let kind = kind(http::header(answered.headers(), CONTENT_TYPE));
             // A server that cannot stream answers whole, and an error page is a whole text too.
             !kind.is_empty() && !self.framing.is_spoken_by(&kind)
@@ -462,6 +462,8 @@ fn headers(settings: &RemoteSettings, wire: &Wire) -> Result<(HeaderMap, Hidden)
     let mut headers = HeaderMap::new();
     let mut hidden = Hidden::default();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // Unsaid, a server may choose.
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     for (name, value) in wire.headers() {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
