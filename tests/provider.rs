@@ -1102,14 +1102,32 @@ mod resolving {
 
     #[test]
     fn an_address_is_checked_before_anything_is_sent() {
-        let with = |base_url: &str| {
-            let settings = of_options(TargetOptions { base_url: Some(base_url.into()), ..TargetOptions::default() });
-            resolve(&"openai-compatible:x".into(), &settings).map(drop).map_err(|error| error.to_string())
+        let at = |model: &str, base_url: &str| {
+            let options = TargetOptions {
+                base_url: Some(base_url.into()),
+                api_key: Secret::new(KEY),
+                ..TargetOptions::default()
+            };
+            resolve(&model.into(), &of_options(options)).map(drop).map_err(|error| error.to_string())
         };
+        let with = |base_url: &str| at("openai-compatible:x", base_url);
         assert!(with("localhost:8000").unwrap_err().contains("http://"));
         assert!(with("nonsense").unwrap_err().contains("base_url"));
         let text = with("http://user:hunter2@host/v1").unwrap_err();
         assert!(text.contains("api_key") && !text.contains("hunter2"), "{text}");
+        // The first segment of a path is no host: a key would go there.
+        for nowhere in
+            ["http:///v1", "http://", "https:///openai/v1", "http:/v1", "http:v1", "http:\\\\v1", "http://\t/v1"]
+        {
+            for provider in ["openai:x", "anthropic:x", "gemini:x", "ollama:x"] {
+                let text = at(provider, nowhere).unwrap_err();
+                assert!(text.contains("`base_url` cannot be used: it has no host"), "{provider} {nowhere}: {text}");
+            }
+            let proxy = Some(Secret::unlisted(nowhere));
+            let options = TargetOptions { proxy, base_url: Some("http://h".into()), ..TargetOptions::default() };
+            assert!(resolve(&"openai-compatible:x".into(), &of_options(options)).is_err(), "{nowhere}");
+        }
+        assert!(with(" http://127.0.0.1:8000/v1/ ").is_ok());
         assert!(with("http://127.0.0.1:8000/v1/").is_ok());
         assert!(with("http://127.0.0.1:8000/v1/chat/completions").is_ok());
     }

@@ -215,8 +215,15 @@ fn build_client(secure: bool, proxy: Option<Option<&Secret>>) -> Result<Client, 
 
 /// Whether a proxy's URL can be used.
 pub(crate) fn is_proxy(url: &Secret) -> bool {
-    Url::parse(url.expose()).is_ok_and(|parsed| matches!(parsed.scheme(), "http" | "https") && parsed.has_host())
-        && Proxy::all(url.expose()).is_ok()
+    let is_http = |parsed: Url| matches!(parsed.scheme(), "http" | "https") && names_host(url.expose());
+    Url::parse(url.expose()).is_ok_and(is_http) && Proxy::all(url.expose()).is_ok()
+}
+
+/// Whether a host stands where it belongs in an address that begins with http: or https:. Without one the parser takes
+/// the first segment of the path for it.
+pub(crate) fn names_host(url: &str) -> bool {
+    let begins = |c: char| !matches!(c, '/' | '\\') && !c.is_whitespace();
+    url.split_once("://").is_some_and(|(_, rest)| rest.starts_with(begins))
 }
 
 /// What of a proxy's URL must not come back beside the URL itself: its password as it is written and as it is meant, and

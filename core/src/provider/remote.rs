@@ -505,6 +505,9 @@ fn endpoint(base_url: &str, path: &str) -> Result<Url, RemoteError> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(wrong("it must begin with http:// or https://"));
     }
+    if !http::names_host(base_url) {
+        return Err(wrong("it has no host; write http://host:port, and the path behind it"));
+    }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(wrong("it holds a password; pass the key as `api_key`"));
     }
