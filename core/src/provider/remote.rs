@@ -21,10 +21,11 @@ pub use super::dialect::Vendor;
 use super::dialect::{Assembly, Fault, Framing, Show, Wire};
 use super::http::{self, Answered, Hidden, MAX_BODY_BYTES, Post, Reply};
 use super::secret::{Secret, keeps_keys};
-use super::target::{Field, Params};
+use super::target::{Entries, Field, Params};
 use super::wait::{self, Shared};
 use super::{ModelReply, ModelRequest, Output, Provider, ProviderError, ProviderErrorClass, ReplyFuture};
 use crate::cancel::CancelToken;
+use crate::value::Value;
 
 /// Most bytes of a stream on the wire, where one token costs some 300. One event has at most [`MAX_BODY_BYTES`].
 const MAX_STREAM_BYTES: usize = 32 << 20;
@@ -34,6 +35,10 @@ const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// Most bytes of a failure's message that are not the server's own words: those have a bound of their own.
 const MAX_MESSAGE_BYTES: usize = 2 << 10;
+
+/// Headers by which client and server agree where a request ends, and what becomes of the connection.
+const FRAMING: [&str; 7] =
+    ["content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "te", "trailer"];
 
 /// How to reach one model.
 #[derive(Clone, Debug)]
@@ -106,6 +111,7 @@ impl Remote {
         {
             return Err(RemoteError::Proxy);
         }
+        check_extra(&settings.params.extra)?;
         let (params, omitted) = capability::admitted(settings.vendor, &settings.wire_name, &settings.params);
         if !omitted.is_empty() {
             tracing::warn!(
@@ -477,6 +483,9 @@ fn headers(settings: &RemoteSettings, wire: &Wire) -> Result<(HeaderMap, Hidden)
     for (name, value) in &settings.headers {
         let wrong = || RemoteError::Header { name: name.clone() };
         let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
+        if FRAMING.contains(&known.as_str()) {
+            return Err(RemoteError::Framing { name: name.clone() });
+        }
         let mut text = HeaderValue::from_str(value.expose()).map_err(|_| wrong())?;
         text.set_sensitive(true);
         headers.insert(known, text);
@@ -491,6 +500,24 @@ fn headers(settings: &RemoteSettings, wire: &Wire) -> Result<(HeaderMap, Hidden)
         hidden.words.extend(http::proxy_secrets(proxy));
     }
     Ok((headers, hidden))
+}
+
+/// What is passed on must be what was meant: JSON has no word for some numbers, and the form of a reply has an option.
+fn check_extra(extra: &Entries<Value>) -> Result<(), RemoteError> {
+    for (name, value) in extra.iter() {
+        let Some(value) = value else { continue };
+        if name == "stream" {
+            let why = "`stream` has an option of its own; set `stream` beside `extra`, not in it";
+            return Err(RemoteError::Extra { why: why.to_owned() });
+        }
+        if let Some(path) = value.non_finite_path() {
+            let place = path.replacen('$', name, 1);
+            return Err(RemoteError::Extra {
+                why: format!("`{place}` is a NaN or an infinity, which JSON cannot say"),
+            });
+        }
+    }
+    Ok(())
 }
 
 fn endpoint(base_url: &str, path: &str) -> Result<Url, RemoteError> {
@@ -547,6 +574,18 @@ pub enum RemoteError {
     Header {
         /// The header.
         name: String,
+    },
+    /// A header that is the wire's own.
+    #[error("the header `{name}` says where a request ends or how its connection is used; leave it out")]
+    Framing {
+        /// The header.
+        name: String,
+    },
+    /// Further fields that cannot be passed on.
+    #[error("`extra` cannot be sent: {why}")]
+    Extra {
+        /// What is wrong with them.
+        why: String,
     },
     /// Not a proxy. Its URL is not repeated: it may hold a password.
     #[error("`proxy` cannot be used: write http://host:port, with user and password before the host if it wants them")]
