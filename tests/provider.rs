@@ -1104,16 +1104,80 @@ mod resolving {
 
     #[test]
     fn an_address_is_checked_before_anything_is_sent() {
-        let with = |base_url: &str| {
-            let settings = of_options(TargetOptions { base_url: Some(base_url.into()), ..TargetOptions::default() });
-            resolve(&"openai-compatible:x".into(), &settings).map(drop).map_err(|error| error.to_string())
+        let at = |model: &str, base_url: &str| {
+            let options = TargetOptions {
+                base_url: Some(base_url.into()),
+                api_key: Secret::new(KEY),
+                ..TargetOptions::default()
+            };
+            resolve(&model.into(), &of_options(options)).map(drop).map_err(|error| error.to_string())
         };
+        let with = |base_url: &str| at("openai-compatible:x", base_url);
         assert!(with("localhost:8000").unwrap_err().contains("http://"));
         assert!(with("nonsense").unwrap_err().contains("base_url"));
         let text = with("http://user:hunter2@host/v1").unwrap_err();
         assert!(text.contains("api_key") && !text.contains("hunter2"), "{text}");
+        // The first segment of a path is no host: a key would go there.
+        for nowhere in
+            ["http:///v1", "http://", "https:///openai/v1", "http:/v1", "http:v1", "http:\\\\v1", "http://\t/v1"]
+        {
+            for provider in ["openai:x", "anthropic:x", "gemini:x", "ollama:x"] {
+                let text = at(provider, nowhere).unwrap_err();
+                assert!(text.contains("`base_url` cannot be used: it has no host"), "{provider} {nowhere}: {text}");
+            }
+            let proxy = Some(Secret::unlisted(nowhere));
+            let options = TargetOptions { proxy, base_url: Some("http://h".into()), ..TargetOptions::default() };
+            assert!(resolve(&"openai-compatible:x".into(), &of_options(options)).is_err(), "{nowhere}");
+        }
+        assert!(with(" http://127.0.0.1:8000/v1/ ").is_ok());
         assert!(with("http://127.0.0.1:8000/v1/").is_ok());
         assert!(with("http://127.0.0.1:8000/v1/chat/completions").is_ok());
+    }
+
+    /// What would break the wire is refused before anything is sent, under the name of its own option.
+    #[test]
+    fn headers_extra_and_proxy_are_checked_before_anything_is_sent() {
+        let at = |options: TargetOptions| TargetOptions { base_url: Some("http://127.0.0.1:1/v1".into()), ..options };
+        let with_header = |name: &str| {
+            let headers = BTreeMap::from([(name.to_owned(), Secret::unlisted("3"))]);
+            TargetOptions { headers: headers.into(), ..TargetOptions::default() }
+        };
+        let with_extra = |name: &str, value: Option<Value>| {
+            let extra = BTreeMap::from([(name.to_owned(), value)]);
+            let params = Params { extra: extra.into(), ..Params::default() };
+            TargetOptions { params, ..TargetOptions::default() }
+        };
+        let with_proxy = |url: &str| TargetOptions { proxy: Some(Secret::unlisted(url)), ..TargetOptions::default() };
+        let deep = |number: f64| Value::List(vec![1.into(), number.into()]);
+        let mut refused = vec![
+            (with_header("bad name"), "headers", "`bad name`"),
+            (with_proxy("::::"), "proxy", "`proxy` cannot be used"),
+            (with_extra("stream", Some(true.into())), "extra", "set `stream` beside `extra`"),
+            (with_extra("x", Some(f64::NAN.into())), "extra", "`x` is a NaN"),
+            (with_extra("x", Some(deep(f64::INFINITY))), "extra", "`x[1]` is a NaN or an infinity"),
+        ];
+        for name in ["content-length", "Transfer-Encoding", "connection", "keep-alive", "upgrade", "te", "trailer"] {
+            refused.push((with_header(name), "headers", name));
+        }
+        for (options, option, words) in refused {
+            for origin in [Origin::Option, Origin::Environment("CADENZA_MODEL")] {
+                let name = "openai-compatible:x";
+                let environment = move |variable: &str| (variable == "CADENZA_MODEL").then(|| name.to_owned());
+                let settings = ModelSettings { environment: Some(&environment), ..of_options(at(options.clone())) };
+                let spec = if origin == Origin::Option { name.into() } else { ModelSpec::Default };
+                let error = resolve(&spec, &settings).unwrap_err();
+                assert_eq!((error.option(), error.origin), (option, origin), "{error}");
+                assert!(error.message().contains(words) && !error.message().contains("CADENZA_MODEL"), "{error}");
+            }
+        }
+        for accepted in [
+            with_header("host"),
+            with_extra("stream", None),
+            with_extra("x", Some(deep(1.5))),
+            with_proxy("http://127.0.0.1:1"),
+        ] {
+            assert!(resolve(&"openai-compatible:x".into(), &of_options(at(accepted))).is_ok());
+        }
     }
 
     #[test]

@@ -107,6 +107,55 @@ fn pieces_are_shown_as_they_come() {
     }
 }
 
+/// Mistral's models say lists of parts, thoughts among them.
+#[test]
+fn a_content_of_parts_is_the_same_whole_and_in_pieces() {
+    let vendor = (Vendor::OpenAiCompatible, "magistral");
+    let thought = json!([{"type": "thinking", "thinking": [{"type": "text", "text": "The sum "}]}]);
+    let said = json!([{"type": "thinking", "thinking": "is wanted."}, {"type": "text", "text": "return "}]);
+    let end = json!([{"type": "text", "text": "1 "}, {"type": "text", "text": "+ 2"}]);
+    let deltas = [thought.clone(), said.clone(), end.clone(), json!(" -- 3"), json!("")];
+    let parts = [thought, said, end, json!([{"type": "text", "text": " -- 3"}])];
+    let parts: Vec<Json> = parts.iter().flat_map(|list| list.as_array().unwrap()).cloned().collect();
+
+    let whole = WireServer::always(Answer::Message(json!({"content": parts}), "stop"));
+    let whole = complete(&remote(vendor, &whole, false), &request("a", "b")).unwrap();
+    assert_eq!(whole.content.as_deref(), Some("return 1 + 2 -- 3"));
+
+    let events = deltas.map(|content| format!("data: {}\n\n", json!({"choices": [{"delta": {"content": content}}]})));
+    let server = WireServer::always(Answer::typed("text/event-stream", events.concat() + "data: [DONE]\n\n"));
+    let (request, heard) = listening(request("a", "b"));
+    let pieces = complete(&remote(vendor, &server, true), &request).unwrap();
+    assert_eq!(pieces.content, whole.content);
+    assert_eq!(*heard.lock().unwrap(), ["return 1 + 2 -- 3", "", "The sum is wanted."]);
+}
+
+/// Some servers say id and name again with every piece of the arguments, and some say a name in pieces.
+#[test]
+fn a_name_that_is_said_again_is_said_once() {
+    let vendor = (Vendor::OpenAiCompatible, "qwen");
+    let (first, last) = ARGUMENTS.split_at(9);
+    let said = |index: Option<u64>, id: Option<&str>, name: &str, arguments: &str| {
+        let function = json!({"name": name, "arguments": arguments});
+        let call = json!({"index": index, "id": id, "type": "function", "function": function});
+        format!("data: {}\n\n", json!({"choices": [{"delta": {"tool_calls": [call]}}]}))
+    };
+    let (name, id) = ("execute_program", Some("c"));
+    for pieces in [
+        [said(Some(0), id, name, ""), said(Some(0), id, name, first), said(Some(0), id, name, last)],
+        [said(None, id, name, ""), said(None, id, name, first), said(None, id, name, last)],
+        [said(Some(0), id, name, ""), said(Some(0), None, "", first), said(Some(0), id, "", last)],
+        [said(Some(0), id, "execute", ""), said(Some(0), id, "_program", first), said(Some(0), None, "", last)],
+        [said(Some(0), id, "execute", ""), said(Some(0), None, "_program", first), said(Some(0), None, "", last)],
+    ] {
+        let body = pieces.concat() + "data: [DONE]\n\n";
+        let server = WireServer::always(Answer::typed("text/event-stream", body.clone()));
+        let reply = complete(&remote(vendor, &server, true), &request("a", "b")).unwrap();
+        let calls: Vec<_> = reply.tool_calls.iter().map(|call| (&*call.id, &*call.name, &*call.arguments)).collect();
+        assert_eq!(calls, [("c", name, ARGUMENTS)], "{body}");
+    }
+}
+
 /// SC-4.03: the same tokens are the same numbers, whoever counts them.
 #[test]
 fn sc_4_03_the_same_tokens_are_the_same_numbers() {

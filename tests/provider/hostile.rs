@@ -97,6 +97,36 @@ fn a_failure_inside_of_a_stream_has_its_class() {
     }
 }
 
+/// A gateway says in the choice that the server behind it failed: whole and in pieces, with words before it and without.
+#[test]
+fn a_failure_inside_of_a_choice_has_its_class() {
+    use ProviderErrorClass::{Network, RateLimit};
+    let errors = [(502, "Upstream provider died", Network), (429, "rate limited upstream", RateLimit)];
+    for vendor in ALL.into_iter().filter(|(vendor, _)| matches!(vendor, Vendor::OpenAi | Vendor::OpenAiCompatible)) {
+        for ((code, words, class), said) in errors.into_iter().flat_map(|error| [(error, ""), (error, "return")]) {
+            let error = json!({"code": code, "message": words});
+            let choice = |part: &str| {
+                let words = json!({"role": "assistant", "content": said});
+                json!({"choices": [{"index": 0, part: words, "finish_reason": "error", "error": error}]})
+            };
+            let pieces = [event(vendor, &choice("delta").to_string()), event(vendor, "[DONE]")].concat();
+            let wait = ("retry-after".to_owned(), "7".to_owned());
+            for (stream, kind, body) in [
+                (false, "application/json", choice("message").to_string()),
+                (true, "application/json", choice("message").to_string()),
+                (true, "text/event-stream", pieces),
+            ] {
+                let headers = vec![("content-type".to_owned(), kind.to_owned()), wait.clone()];
+                let answer = Answer::Raw { status: 200, headers, body: body.into_bytes() };
+                let error = refused(vendor, stream, answer);
+                assert_eq!(error.class, class, "{kind}: {error}");
+                assert!(error.message.ends_with(&format!("(HTTP {code}): {words}")), "{kind}: {error}");
+                assert_eq!(error.retry_after, Some(Duration::from_secs(7)), "{kind}");
+            }
+        }
+    }
+}
+
 /// A server that says that it failed is classed alike with status 200, 500 and in a stream, whatever its words.
 #[test]
 fn a_failed_server_is_classed_alike_in_every_place() {
@@ -125,6 +155,44 @@ fn a_failed_server_is_classed_alike_in_every_place() {
                 }
             }
         }
+    }
+}
+
+/// A reply that is compressed all the same is named, and a refusal is what its status says; none of its bytes are shown.
+#[test]
+fn an_encoded_reply_is_named() {
+    const GZIP: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\xcbH\xcd\xc9\xc9\x07\x00\x86\xa6\x106\x05";
+    let answer = |status, kind: &str, encoding: &str, body: &[u8]| {
+        let headers = [("content-type", kind), ("content-encoding", encoding)];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        Answer::Raw { status, headers, body: body.to_vec() }
+    };
+    for vendor in ALL {
+        for (stream, kind) in [(false, "application/json"), (true, "application/json"), (true, stream_type(vendor))] {
+            for encoding in ["gzip", "BR", "identity, gzip", KEY] {
+                for (status, class) in [
+                    (200, ProviderErrorClass::InvalidResponse),
+                    (401, ProviderErrorClass::Auth),
+                    (502, ProviderErrorClass::Network),
+                ] {
+                    let error = refused(vendor, stream, answer(status, kind, encoding, GZIP));
+                    assert_eq!(error.class, class, "{vendor:?} {kind} {encoding}: {error}");
+                    let named = format!("the body is encoded (\"{}\")", encoding.replace(KEY, "[secret]"));
+                    assert!(error.message.contains(&named) && error.message.is_ascii(), "{error}");
+                }
+            }
+        }
+        // As it is asked for: not at all, unless the target's own headers say otherwise.
+        let server = WireServer::always(Answer::Said(spoken()));
+        let own = ("accept-encoding".to_owned(), Secret::unlisted("br").unwrap());
+        for (headers, asked) in [(Vec::new(), "identity"), (vec![own], "br")] {
+            let provider = Remote::new(RemoteSettings { headers, ..target(vendor, &server) }).unwrap();
+            complete(&provider, &request("a", "b")).unwrap();
+            assert_eq!(server.seen().last().unwrap().headers["accept-encoding"], asked);
+        }
+        let plain = answer(200, "application/json", "Identity", record(&server, vendor).to_string().as_bytes());
+        let server = WireServer::always(plain);
+        assert!(complete(&remote(vendor, &server, true), &request("a", "b")).is_ok(), "{vendor:?}");
     }
 }
 
@@ -269,13 +337,46 @@ fn keys_never_come_back() {
     }
 }
 
+/// A proxy that lets nobody through is told by its own option, and its password is in no form in what it sends back.
+#[test]
+fn a_proxy_that_wants_a_password_is_told_by_its_option_and_keeps_it() {
+    // "us:pr@xy-pw-secret", and the same user without a password.
+    for (user, basic) in [("us:pr%40xy-pw-secret", "dXM6cHJAeHktcHctc2VjcmV0"), ("us-token", "dXMtdG9rZW46")] {
+        for (vendor, stream) in ALL.into_iter().flat_map(|vendor| [(vendor, false), (vendor, true)]) {
+            // What came back of the last request.
+            let sent = Arc::new(std::sync::Mutex::new(String::new()));
+            let heard = sent.clone();
+            let server = WireServer::start(None, move |seen| {
+                let header = seen.headers["proxy-authorization"].clone();
+                let body = format!("Proxy-Authorization: {header}, pr@xy-pw-secret, pr%40xy-pw-secret");
+                *heard.lock().unwrap() = header;
+                Answer::Raw { status: 407, headers: Vec::new(), body: body.into_bytes() }
+            });
+            let near = target(vendor, &server);
+            let settings = RemoteSettings {
+                base_url: near.base_url.replace("127.0.0.1", "model.invalid"),
+                proxy: Some(Secret::unlisted(&server.root().replace("//", &format!("//{user}@")))),
+                stream: Some(stream),
+                ..near
+            };
+            let error = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap_err();
+            assert_eq!(error.class, ProviderErrorClass::Auth, "{vendor:?}: {error}");
+            assert!(error.message.contains("`proxy`") && !error.message.contains("model's name"), "{error}");
+            assert!(sent.lock().unwrap().contains(basic), "{sent:?}");
+            assert!(error.message.contains("Proxy-Authorization: Basic [secret]"), "{error}");
+            let password = user.contains(':') && error.message.contains("xy-pw-secret");
+            assert!(!password && !error.message.contains(basic), "{error}");
+        }
+    }
+}
+
 /// A recorded refusal, and the vendors whose servers say it, each with a model.
 type Refused = (PathBuf, Json, Vec<(Vendor, &'static str)>);
 
 fn recorded() -> Vec<Refused> {
     let mut paths: Vec<_> = std::fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
-    assert!(paths.len() >= 64, "{} fixtures", paths.len());
+    assert!(paths.len() >= 73, "{} fixtures", paths.len());
     let vendors = |fixture: &Json| -> &[Vendor] {
         match fixture["vendor"].as_str().unwrap() {
             "openai" => &[Vendor::OpenAi, Vendor::OpenAiResponses],

@@ -55,6 +55,8 @@ struct Evidence {
     message: String,
     /// `message`, lower-case.
     lower: String,
+    /// Whether the body names reasons of a moderation.
+    flagged: bool,
     /// A delay in the body.
     body_delay: Option<Duration>,
     /// Whether a header asks to wait.
@@ -77,6 +79,7 @@ impl Evidence {
             codes: Vec::new(),
             message: String::new(),
             lower: String::new(),
+            flagged: false,
             body_delay: None,
             retry_header: (refusal.header)("retry-after").or((refusal.header)("retry-after-ms")).is_some(),
         };
@@ -118,6 +121,8 @@ impl Evidence {
             Some(other) => self.message = cut(&other.to_string()).to_owned(),
             None => {}
         }
+        // OpenRouter's, beside a code that only repeats the status.
+        self.flagged = error.pointer("/metadata/reasons").is_some_and(Json::is_array);
         match error.get("details") {
             Some(Json::Array(details)) => details.iter().for_each(|detail| self.take_detail(detail)),
             Some(detail) => self.take_detail(detail),
@@ -192,13 +197,15 @@ impl Evidence {
     /// Step 3. The words decide only where the table names them beside a status.
     fn by_status(&self) -> Option<ProviderErrorClass> {
         match self.status {
-            401 => Some(ProviderErrorClass::Auth),
+            401 | 407 => Some(ProviderErrorClass::Auth),
             403 => Some(self.unless_region_or_safety(ProviderErrorClass::Auth)),
             402 => Some(ProviderErrorClass::Quota),
             429 => Some(ProviderErrorClass::RateLimit),
             529 => Some(self.overloaded()),
             413 => Some(ProviderErrorClass::ContextOverflow),
             400 | 500 if self.speaks_of_overflow() => Some(ProviderErrorClass::ContextOverflow),
+            // Anthropic says so of an empty account, with a code that says nothing.
+            400 if self.speaks_of_an_empty_account() => Some(ProviderErrorClass::Quota),
             408 | 504 => Some(ProviderErrorClass::Timeout),
             409 | 500..=599 => Some(ProviderErrorClass::Network),
             400..=499 => Some(ProviderErrorClass::ModelError),
@@ -213,7 +220,7 @@ impl Evidence {
         let wrong = ["invalid_request_error", "invalid_argument", "not_found_error", "bad_request", "badrequesterror"];
         if self.speaks_of_overflow() {
             ProviderErrorClass::ContextOverflow
-        } else if speaks(&["insufficient quota", "exceeded your current quota", "credit balance", "billing"]) {
+        } else if self.speaks_of_an_empty_account() || speaks(&["credit balance", "billing"]) {
             ProviderErrorClass::Quota
         } else if speaks(&["invalid api key", "incorrect api key", "unauthorized", "authentication"]) {
             ProviderErrorClass::Auth
@@ -248,18 +255,41 @@ impl Evidence {
     /// A 403 about the caller's country or about safety is not about the key: another target may answer.
     fn unless_region_or_safety(&self, class: ProviderErrorClass) -> ProviderErrorClass {
         let about = |word: &str| self.lower.contains(word) || self.codes.iter().any(|code| code.contains(word));
-        let excepted = self.status == 403 && ["country", "region", "safety"].into_iter().any(about);
+        let words = ["country", "region", "safety", "moderation", "input was flagged"];
+        let excepted = self.status == 403 && (self.flagged || words.into_iter().any(about));
         if excepted { ProviderErrorClass::ModelError } else { class }
     }
 
     fn speaks_of_overflow(&self) -> bool {
-        ["prompt is too long", "maximum context length", "context_length_exceeded", "exceed_context_size_error"]
+        [
+            "prompt is too long",
+            "maximum context length",
+            "context_length_exceeded",
+            "exceed_context_size_error",
+            // OpenAI, Anthropic, Gemini, LM Studio.
+            "exceeds the context window",
+            "exceed context limit",
+            "exceeds the maximum number of tokens",
+            "greater than the context length",
+            "with a larger context length",
+        ]
+        .iter()
+        .any(|pattern| self.lower.contains(pattern))
+    }
+
+    /// Whole phrases, because a refused request may be quoted beside them: the class ends a call.
+    fn speaks_of_an_empty_account(&self) -> bool {
+        ["credit balance is too low", "api usage limits", "insufficient quota", "exceeded your current quota"]
             .iter()
             .any(|pattern| self.lower.contains(pattern))
     }
 
     fn message(&self, model: &str, class: ProviderErrorClass) -> String {
         let what = match class {
+            ProviderErrorClass::Auth if self.status == 407 => {
+                "the proxy does not let it through; write its user and password into `proxy`, as \
+                 http://user:password@host:port"
+            }
             ProviderErrorClass::Auth => "authentication failed; check the API key and what it may use",
             ProviderErrorClass::Quota => "the account's quota or credit is used up; add credit or use another key",
             ProviderErrorClass::RateLimit => "too many requests; wait, or configure more targets",

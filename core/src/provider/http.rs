@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reqwest::header::{HeaderMap, HeaderName};
+use reqwest::header::{CONTENT_ENCODING, HeaderMap, HeaderName};
 use reqwest::{Client, Proxy, Response, Url};
 use serde_json::Value as Json;
 
@@ -215,8 +215,60 @@ fn build_client(secure: bool, proxy: Option<Option<&Secret>>) -> Result<Client, 
 
 /// Whether a proxy's URL can be used.
 pub(crate) fn is_proxy(url: &Secret) -> bool {
-    Url::parse(url.expose()).is_ok_and(|parsed| matches!(parsed.scheme(), "http" | "https") && parsed.has_host())
-        && Proxy::all(url.expose()).is_ok()
+    let is_http = |parsed: Url| matches!(parsed.scheme(), "http" | "https") && names_host(url.expose());
+    Url::parse(url.expose()).is_ok_and(is_http) && Proxy::all(url.expose()).is_ok()
+}
+
+/// Whether a host stands where it belongs in an address that begins with http: or https:. Without one the parser takes
+/// the first segment of the path for it.
+pub(crate) fn names_host(url: &str) -> bool {
+    let begins = |c: char| !matches!(c, '/' | '\\') && !c.is_whitespace();
+    url.split_once("://").is_some_and(|(_, rest)| rest.starts_with(begins))
+}
+
+/// What of a proxy's URL must not come back beside the URL itself: its password as it is written and as it is meant, and
+/// what goes out of both user and password.
+pub(crate) fn proxy_secrets(proxy: &Secret) -> Vec<Secret> {
+    let Ok(url) = Url::parse(proxy.expose()) else { return Vec::new() };
+    let (user, written) = (percent_decoded(url.username()), url.password().unwrap_or_default());
+    if user.is_empty() && written.is_empty() {
+        return Vec::new();
+    }
+    let password = percent_decoded(written);
+    let basic = base64(format!("{user}:{password}").as_bytes());
+    [written, &password, &basic].into_iter().filter_map(Secret::unlisted).collect()
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        match part.get(..2).and_then(|code| u8::from_str_radix(code, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                bytes.extend_from_slice(&part.as_bytes()[2..]);
+            }
+            None => {
+                bytes.push(b'%');
+                bytes.extend_from_slice(part.as_bytes());
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Without the padding at the end, so that it is found with and without.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let octets = [0, 1, 2].map(|at| u32::from(chunk.get(at).copied().unwrap_or(0)));
+        let number = octets[0] << 16 | octets[1] << 8 | octets[2];
+        for digit in 0..=chunk.len() {
+            text.push(char::from(DIGITS[(number >> (18 - 6 * digit)) as usize & 63]));
+        }
+    }
+    text
 }
 
 /// Whether a URL's host is this machine.
@@ -255,8 +307,35 @@ impl Answered {
         self.response.headers_mut()
     }
 
+    /// How the body is encoded, when it is: it is asked for as it is, and nothing here decodes.
+    pub fn encoding(&self) -> Option<String> {
+        let values = self.response.headers().get_all(CONTENT_ENCODING);
+        let texts: Vec<_> = values.iter().map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
+        let text = self.post.hidden.scrub_failure(&texts.join(", "));
+        let as_it_is = |word: &str| word.is_empty() || word.eq_ignore_ascii_case("identity");
+        let encoded = !text.split(',').all(|word| as_it_is(word.trim()));
+        encoded.then(|| format!("{:?}", &text[..text.floor_char_boundary(64)]))
+    }
+
+    /// A reply whose body cannot be read: what a refusal is, its status says all the same.
+    fn unread(mut self, encoding: &str) -> Result<Reply, ProviderError> {
+        let body = format!("the body is encoded ({encoding})");
+        if (200..300).contains(&self.status) {
+            let message = format!(
+                "{}: {body}, which was not asked for; check the server, what stands before it, and \
+                 `accept-encoding` in `headers`",
+                self.post.model
+            );
+            return Err(ProviderError::new(ProviderErrorClass::InvalidResponse, message));
+        }
+        Ok(Reply { status: self.status, headers: std::mem::take(self.headers()), body })
+    }
+
     /// Reads all of it. Of a refusal, the beginning.
     pub async fn whole(mut self) -> Result<Reply, ProviderError> {
+        if let Some(encoding) = self.encoding() {
+            return self.unread(&encoding);
+        }
         let success = (200..300).contains(&self.status);
         let allowed = if success { MAX_BODY_BYTES } else { MAX_REFUSAL_BYTES };
         let mut body = Vec::new();

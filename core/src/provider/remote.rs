@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use reqwest::Url;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
+use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use serde_json::Value as Json;
 use sse_stream::SseByteStream;
 
@@ -21,10 +21,11 @@ pub use super::dialect::Vendor;
 use super::dialect::{Assembly, Fault, Framing, Show, Wire};
 use super::http::{self, Answered, Hidden, MAX_BODY_BYTES, Post, Reply};
 use super::secret::{Secret, keeps_keys};
-use super::target::{Field, Params};
+use super::target::{Entries, Field, Params};
 use super::wait::{self, Shared};
 use super::{ModelReply, ModelRequest, Output, Provider, ProviderError, ProviderErrorClass, ReplyFuture};
 use crate::cancel::CancelToken;
+use crate::value::Value;
 use crate::warning;
 
 /// Most bytes of a stream on the wire, where one token costs some 300. One event has at most [`MAX_BODY_BYTES`].
@@ -35,6 +36,10 @@ const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// Most bytes of a failure's message that are not the server's own words: those have a bound of their own.
 const MAX_MESSAGE_BYTES: usize = 2 << 10;
+
+/// Headers by which client and server agree where a request ends, and what becomes of the connection.
+const FRAMING: [&str; 7] =
+    ["content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "te", "trailer"];
 
 /// How to reach one model.
 #[derive(Clone, Debug)]
@@ -107,6 +112,7 @@ impl Remote {
         {
             return Err(RemoteError::Proxy);
         }
+        check_extra(&settings.params.extra)?;
         let (params, omitted) = capability::admitted(settings.vendor, &settings.wire_name, &settings.params);
         if !omitted.is_empty() {
             warning::warn(format!(
@@ -158,15 +164,15 @@ impl Remote {
             let work = async move { Ok(Came::Whole(http::send(shared, &post, body).await?.whole().await?)) };
             wait::bounded(name, request.timeout.min(request.total), cancel, work).await?
         };
-        let body = match came {
-            Came::Whole(reply) => self.parsed(&reply)?,
-            Came::Assembled(body) => body,
+        let (body, headers) = match came {
+            Came::Whole(reply) => (self.parsed(&reply)?, reply.headers),
+            Came::Assembled(body) => (body, HeaderMap::new()),
             Came::Fault(fault, status, headers) => return Err(self.fault(fault, status, &headers)),
         };
-        let mut reply = self.wire.read(request, &body).map_err(|fault| ProviderError {
-            usage: self.wire.usage(&body),
-            ..self.fault(fault, 200, &HeaderMap::new())
-        })?;
+        let mut reply = self
+            .wire
+            .read(request, &body)
+            .map_err(|fault| ProviderError { usage: self.wire.usage(&body), ..self.fault(fault, 200, &headers) })?;
         self.scrub(&mut reply);
         Ok(reply)
     }
@@ -311,7 +317,7 @@ impl Reading {
         let silence = self.silence;
         let sent = tokio::time::timeout(silence, http::send(shared, post, body));
         let mut answered = sent.await.map_err(|_| ProviderError::timed_out(&post.model, silence))??;
-        let came_whole = !(200..300).contains(&answered.status) || {
+        let came_whole = !(200..300).contains(&answered.status) || answered.encoding().is_some() || {
             let kind = kind(http::header(answered.headers(), CONTENT_TYPE));
             // A server that cannot stream answers whole, and an error page is a whole text too.
             !kind.is_empty() && !self.framing.is_spoken_by(&kind)
@@ -466,6 +472,8 @@ fn headers(settings: &RemoteSettings, wire: &Wire) -> Result<(HeaderMap, Hidden)
     let mut headers = HeaderMap::new();
     let mut hidden = Hidden::default();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // Unsaid, a server may choose.
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     for (name, value) in wire.headers() {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
@@ -479,6 +487,9 @@ fn headers(settings: &RemoteSettings, wire: &Wire) -> Result<(HeaderMap, Hidden)
     for (name, value) in &settings.headers {
         let wrong = || RemoteError::Header { name: name.clone() };
         let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
+        if FRAMING.contains(&known.as_str()) {
+            return Err(RemoteError::Framing { name: name.clone() });
+        }
         let mut text = HeaderValue::from_str(value.expose()).map_err(|_| wrong())?;
         text.set_sensitive(true);
         headers.insert(known, text);
@@ -490,11 +501,27 @@ fn headers(settings: &RemoteSettings, wire: &Wire) -> Result<(HeaderMap, Hidden)
     }
     if let Some(Some(proxy)) = &settings.proxy {
         hidden.words.push(proxy.clone());
-        if let Some(password) = Url::parse(proxy.expose()).ok().as_ref().and_then(Url::password) {
-            hidden.words.extend(Secret::unlisted(password));
-        }
+        hidden.words.extend(http::proxy_secrets(proxy));
     }
     Ok((headers, hidden))
+}
+
+/// What is passed on must be what was meant: JSON has no word for some numbers, and the form of a reply has an option.
+fn check_extra(extra: &Entries<Value>) -> Result<(), RemoteError> {
+    for (name, value) in extra.iter() {
+        let Some(value) = value else { continue };
+        if name == "stream" {
+            let why = "`stream` has an option of its own; set `stream` beside `extra`, not in it";
+            return Err(RemoteError::Extra { why: why.to_owned() });
+        }
+        if let Some(path) = value.non_finite_path() {
+            let place = path.replacen('$', name, 1);
+            return Err(RemoteError::Extra {
+                why: format!("`{place}` is a NaN or an infinity, which JSON cannot say"),
+            });
+        }
+    }
+    Ok(())
 }
 
 fn endpoint(base_url: &str, path: &str) -> Result<Url, RemoteError> {
@@ -508,6 +535,9 @@ fn endpoint(base_url: &str, path: &str) -> Result<Url, RemoteError> {
     let url = Url::parse(&format!("{base}/{path}")).map_err(|error| wrong(&error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(wrong("it must begin with http:// or https://"));
+    }
+    if !http::names_host(base_url) {
+        return Err(wrong("it has no host; write http://host:port, and the path behind it"));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(wrong("it holds a password; pass the key as `api_key`"));
@@ -548,6 +578,18 @@ pub enum RemoteError {
     Header {
         /// The header.
         name: String,
+    },
+    /// A header that is the wire's own.
+    #[error("the header `{name}` says where a request ends or how its connection is used; leave it out")]
+    Framing {
+        /// The header.
+        name: String,
+    },
+    /// Further fields that cannot be passed on.
+    #[error("`extra` cannot be sent: {why}")]
+    Extra {
+        /// What is wrong with them.
+        why: String,
     },
     /// Not a proxy. Its URL is not repeated: it may hold a password.
     #[error("`proxy` cannot be used: write http://host:port, with user and password before the host if it wants them")]

@@ -576,10 +576,13 @@ fn remote(
         params: options.params,
         ..RemoteSettings::new(vendor, format!("{}:{model}", kind.as_str()), model, base_url)
     };
+    let refused = |option, error: RemoteError| ResolveProblem::Refused { option, why: error.to_string() };
     let provider = Remote::new(settings).map_err(|error| match error {
         RemoteError::BaseUrl { why } => ResolveProblem::BaseUrl { why },
         RemoteError::Key => ResolveProblem::Key { why: error.to_string() },
-        RemoteError::Header { .. } | RemoteError::Proxy => ResolveProblem::Settings { why: error.to_string() },
+        RemoteError::Header { .. } | RemoteError::Framing { .. } => refused("headers", error),
+        RemoteError::Extra { .. } => refused("extra", error),
+        RemoteError::Proxy => refused("proxy", error),
     })?;
     Ok(Arc::new(provider))
 }
@@ -754,7 +757,7 @@ impl ResolveError {
             ResolveProblem::BaseUrl { .. } => "base_url",
             ResolveProblem::Key { .. } => "api_key",
             ResolveProblem::KeyFile { .. } => "api_key_file",
-            ResolveProblem::Shared { option, .. } => option,
+            ResolveProblem::Shared { option, .. } | ResolveProblem::Refused { option, .. } => option,
             ResolveProblem::Unknown { .. }
             | ResolveProblem::NotBuilt { .. }
             | ResolveProblem::NoModelName { .. }
@@ -772,9 +775,13 @@ impl ResolveError {
     pub fn message(&self) -> String {
         match (self.origin, &self.problem) {
             (_, ResolveProblem::BaseUrl { why }) => format!("the address cannot be used: {why}"),
-            // What named the model says nothing about its address or key.
+            // What named the model says nothing about how it is reached.
             (Origin::Option, problem)
-            | (_, problem @ (ResolveProblem::Key { .. } | ResolveProblem::KeyFile { .. })) => problem.to_string(),
+            | (
+                _,
+                problem
+                @ (ResolveProblem::Key { .. } | ResolveProblem::KeyFile { .. } | ResolveProblem::Refused { .. }),
+            ) => problem.to_string(),
             (Origin::Environment(_) | Origin::ConfigurationFile | Origin::Default, _) => self.to_string(),
         }
     }
@@ -865,6 +872,14 @@ pub enum ResolveProblem {
     /// A key that cannot be one.
     #[error("{why}")]
     Key {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// One option that cannot be sent as it is.
+    #[error("{why}")]
+    Refused {
+        /// The option.
+        option: &'static str,
         /// What is wrong with it.
         why: String,
     },

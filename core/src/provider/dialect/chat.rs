@@ -94,6 +94,7 @@ pub(super) fn read(body: &Json) -> Result<ModelReply, Fault> {
     let Some(choice) = body.get("choices").and_then(|choices| choices.get(0)) else {
         return Err(Fault::seen("the reply has no `choices`", body.clone()));
     };
+    refused(choice)?;
     let Some(message) = choice.get("message").filter(|message| message.is_object()) else {
         return Err(Fault::seen("the reply has no `message`", body.clone()));
     };
@@ -114,6 +115,14 @@ pub(super) fn read(body: &Json) -> Result<ModelReply, Fault> {
     })
 }
 
+/// Gateways put the failure of the server behind them into the choice, whatever came before it.
+fn refused(choice: &Json) -> Result<(), Fault> {
+    match choice.get("error").filter(|error| !error.is_null()) {
+        Some(error) => Err(Fault::Refused(json!({"error": error}))),
+        None => Ok(()),
+    }
+}
+
 /// An empty reply is the adapter's to reject, unless the wire says why it is empty.
 fn nothing_usable(message: &Json, stop_reason: Option<&str>) -> Result<(), Fault> {
     if let Some(refusal) = text_at(message, "refusal").filter(|refusal| !refusal.is_empty()) {
@@ -129,14 +138,21 @@ fn nothing_usable(message: &Json, stop_reason: Option<&str>) -> Result<(), Fault
 
 /// Text, or the text parts of a list of parts; `None` for null and for what is not text.
 fn content_text(content: Option<&Json>) -> Option<String> {
-    match content? {
-        Json::String(text) => Some(text.clone()),
-        Json::Array(parts) => {
-            let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text").and_then(Json::as_str)).collect();
-            (!texts.is_empty()).then(|| texts.concat())
-        }
-        Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_) => None,
-    }
+    let mut texts = texts(content?).peekable();
+    texts.peek()?;
+    Some(texts.collect())
+}
+
+/// A text itself, or those of a list of parts; nothing of anything else.
+fn texts(content: &Json) -> impl Iterator<Item = &str> {
+    let parts = content.as_array().into_iter().flatten();
+    content.as_str().into_iter().chain(parts.filter_map(|part| part.get("text").and_then(Json::as_str)))
+}
+
+/// What a model thinks among the parts of its content, as Mistral's do.
+fn thoughts(content: &Json) -> impl Iterator<Item = &str> {
+    let parts = content.as_array().into_iter().flatten();
+    parts.filter_map(|part| part.get("thinking")).flat_map(texts)
 }
 
 /// The calls of a message as they came; the legacy `function_call` too.
@@ -207,12 +223,19 @@ impl Assembly for Pieces {
             }
         }
         let Some(choice) = event.get("choices").and_then(|choices| choices.get(0)) else { return Ok(false) };
+        refused(choice)?;
         self.began = true;
         if let Some(reason) = choice.get("finish_reason").filter(|reason| !reason.is_null()) {
             self.finish_reason = Some(reason.clone());
         }
         let Some(delta) = choice.get("delta") else { return Ok(false) };
-        show.text(append(&mut self.content, delta, "content"));
+        if let Some(content) = delta.get("content") {
+            thoughts(content).for_each(|thought| show.reasoning(thought));
+            for text in texts(content) {
+                show.text(text);
+                self.content.push_str(text);
+            }
+        }
         append(&mut self.refusal, delta, "refusal");
         for name in ["reasoning_content", "reasoning"] {
             show.reasoning(delta.get(name).and_then(Json::as_str).unwrap_or_default());
@@ -244,16 +267,21 @@ impl Assembly for Pieces {
 }
 
 impl Pieces {
-    /// Ids and names come once, arguments in pieces; all of them belong to their index.
+    /// Ids and names come once, or again with every piece of the arguments; all of them belong to their index.
     fn call(&mut self, wire: &Json, show: &mut Show) {
         let given = wire.get("index").and_then(Json::as_u64).filter(|index| *index <= MAX_INDEX);
         let index = given.unwrap_or_else(|| self.unnumbered(wire));
         let (id, name, arguments) = self.calls.entry(index).or_default();
-        if let Some(whole) = text_at(wire, "id").filter(|_| id.is_empty()) {
-            *id = whole;
+        let given = wire.get("id").and_then(Json::as_str).unwrap_or_default();
+        let again = !id.is_empty() && given == id;
+        if id.is_empty() {
+            given.clone_into(id);
         }
         let Some(function) = wire.get("function") else { return };
-        append(name, function, "name");
+        // A name may itself come in pieces.
+        if !again || text_at(function, "name").as_ref() != Some(name) {
+            append(name, function, "name");
+        }
         match function.get("arguments") {
             Some(Json::Object(whole)) => {
                 let text = Json::Object(whole.clone()).to_string();
