@@ -435,6 +435,41 @@ fn at_the_end_of_the_window_the_call_is_whole_and_behind_it_nothing_is_evaluated
     assert_eq!(again.usage.unwrap().cached, whole_pieces(first.usage.unwrap().input));
 }
 
+/// Such runs of alike characters cost llama.cpp stack: they once ended the process.
+#[test]
+fn a_text_of_one_letter_is_answered_or_refused_however_long_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recursive.gguf");
+    tiny_gguf::write(&path, &Tiny { tokenizer: Tokenizer::Merges, splitter: "tekken", ..Tiny::default() });
+    let ask = |window: u32, letters: usize| {
+        let provider = Llama::new(LlamaSettings { context_size: Some(window), ..settings(&path) }).unwrap();
+        let request = ModelRequest { user_prompt: "a".repeat(letters).into(), ..request(&[execute_program()]) };
+        complete(&provider, &request).unwrap_err()
+    };
+    // On the model's thread, on a thread of its own, and not taken apart at all.
+    for (window, letters, words) in [
+        (2_048, 12_000, "tokens and the shortest reply"),
+        (65_536, 300_000, "tokens and the shortest reply"),
+        (2_048, 300_000, "bytes, and no"),
+    ] {
+        let error = ask(window, letters);
+        assert_eq!(error.class, ProviderErrorClass::ContextOverflow);
+        assert!(error.message.contains(words) && error.message.contains("`context_size`"), "{error}");
+    }
+}
+
+#[test]
+fn a_prompt_without_tokens_is_refused() {
+    let path = model(0, Tokenizer::Digits);
+    let provider = Llama::new(LlamaSettings { gated: false, ..settings(&path) }).unwrap();
+    let ask = |user: &str| {
+        complete(&provider, &ModelRequest { user_prompt: user.into(), system_prompt: "".into(), ..request(&[]) })
+    };
+    assert_eq!(ask("789").unwrap().usage.unwrap().input, 3);
+    let error = ask("no digits").unwrap_err();
+    assert_eq!((error.class, error.message.contains("no token for anything")), (ProviderErrorClass::ModelError, true));
+}
+
 /// A model slow enough to be interrupted: some milliseconds per token, and a call of some hundred tokens.
 fn slow() -> (LlamaSettings, [ToolSpec; 1]) {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();

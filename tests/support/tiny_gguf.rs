@@ -12,6 +12,8 @@ pub enum Tokenizer {
     Pieces,
     /// Pairs that are merged, over a printable form of all bytes (GPT-2).
     Merges,
+    /// The same, and it knows nothing but three digits.
+    Digits,
 }
 
 /// What the file is to hold.
@@ -27,6 +29,8 @@ pub struct Tiny {
     /// Tokens beyond the bytes and the words below: noise of letters, for the size of a real vocabulary.
     pub more_tokens: u32,
     pub chat_template: Option<&'static str>,
+    /// How a text is taken apart before its pairs are merged; not of [`Tokenizer::Pieces`].
+    pub splitter: &'static str,
 }
 
 impl Default for Tiny {
@@ -39,6 +43,7 @@ impl Default for Tiny {
             embedding: 32,
             more_tokens: 0,
             chat_template: None,
+            splitter: "gpt-2",
         }
     }
 }
@@ -72,7 +77,7 @@ pub fn bytes(tiny: &Tiny) -> Vec<u8> {
     entries.u32("llama.attention.head_count_kv", heads);
     entries.u32("llama.rope.dimension_count", tiny.embedding / heads);
     entries.f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
-    vocabulary.write(&mut entries, tiny.tokenizer);
+    vocabulary.write(&mut entries, tiny);
     if let Some(template) = tiny.chat_template {
         entries.text("tokenizer.chat_template", template);
     }
@@ -131,9 +136,12 @@ impl Vocabulary {
     fn new(tiny: &Tiny) -> Self {
         let mut tokens: Vec<(String, i32)> =
             vec![("<unk>".into(), UNKNOWN), ("<s>".into(), CONTROL), ("</s>".into(), CONTROL)];
-        tokens.extend(STEERS.map(|steer| (steer.to_owned(), CONTROL)));
+        if tiny.tokenizer != Tokenizer::Digits {
+            tokens.extend(STEERS.map(|steer| (steer.to_owned(), CONTROL)));
+        }
         let mut merges = Vec::new();
         match tiny.tokenizer {
+            Tokenizer::Digits => tokens.extend(["7", "8", "9"].map(|digit| (digit.into(), NORMAL))),
             Tokenizer::Pieces => {
                 tokens.extend((0..=255_u8).map(|byte| (format!("<0x{byte:02X}>"), BYTE)));
                 tokens.push(("▁".into(), NORMAL));
@@ -167,8 +175,8 @@ impl Vocabulary {
         Self { tokens, kinds, merges }
     }
 
-    fn write(&self, entries: &mut Entries, tokenizer: Tokenizer) {
-        match tokenizer {
+    fn write(&self, entries: &mut Entries, tiny: &Tiny) {
+        match tiny.tokenizer {
             Tokenizer::Pieces => {
                 entries.text("tokenizer.ggml.model", "llama");
                 let scores: Vec<f32> = (0..self.tokens.len()).map(|index| -(index as f32)).collect();
@@ -180,9 +188,9 @@ impl Vocabulary {
                 );
                 entries.u32("tokenizer.ggml.unknown_token_id", 0);
             }
-            Tokenizer::Merges => {
+            Tokenizer::Merges | Tokenizer::Digits => {
                 entries.text("tokenizer.ggml.model", "gpt2");
-                entries.text("tokenizer.ggml.pre", "gpt-2");
+                entries.text("tokenizer.ggml.pre", tiny.splitter);
                 entries.texts("tokenizer.ggml.merges", &self.merges);
             }
         }

@@ -37,6 +37,13 @@ const PIECE: usize = 64;
 /// The window where the option says nothing: what the model was trained for, and at most this.
 const DEFAULT_WINDOW: u32 = 8192;
 
+/// Stack of the model's thread in bytes; memory is taken as it is used.
+const STACK: usize = 64 << 20;
+
+/// Bytes of stack for one byte of a text that is made tokens. Some of llama.cpp's tokenizers match a run of alike characters
+/// with one call per character, of 320 bytes in an optimised build.
+const STACK_PER_BYTE: usize = 2 << 10;
+
 /// Gates that are kept for the next request: one per tool set, language and form.
 const KEPT_GATES: usize = 8;
 
@@ -161,6 +168,7 @@ fn spawn(loading: &Loading, name: &Arc<str>, evaluated: &Arc<AtomicU64>) -> Resu
     let (loading, name, evaluated) = (loading.clone(), name.clone(), evaluated.clone());
     thread::Builder::new()
         .name("cadenza-llama".into())
+        .stack_size(STACK)
         .spawn(move || {
             let mut ready = Some(ready);
             if let Err(why) = serve(&loading, &name, &evaluated, &jobs, &mut ready)
@@ -284,10 +292,8 @@ impl Speaker<'_> {
             return Err(why);
         }
         let gate = wanted.form.as_ref().map(|form| self.gate(form)).transpose()?;
-        let mut prompt =
-            chat::tokens(self.model, &self.template, &wanted.turns).map_err(|why| failed(&self.name, why))?;
-        let opening = gate.as_ref().map(|gate| gate.opening().to_vec()).unwrap_or_default();
-        prompt.extend(chat::plain_tokens(self.model, &opening));
+        let opening = gate.as_ref().map(|gate| gate.opening()).unwrap_or_default();
+        let prompt = self.prompt(&wanted.turns, opening)?;
         let least = gate.as_ref().map_or(1, |gate| gate.left(gate.start()));
         let limit = self.limit(prompt.len(), least, wanted.max_output_tokens)?;
         let reused = self.evaluate_prompt(&prompt, stop)?;
@@ -297,18 +303,40 @@ impl Speaker<'_> {
         Ok(written)
     }
 
+    /// The conversation and how its next message begins, as tokens.
+    fn prompt(&self, turns: &[Turn], opening: &[u8]) -> Result<Vec<LlamaToken>, ProviderError> {
+        let bytes = turns.iter().map(|turn| turn.text.len()).fold(0, usize::saturating_add);
+        let most = self.vocabulary.longest().saturating_mul(self.window as usize);
+        if bytes > most {
+            return Err(self.overflow(format_args!("the prompt has {bytes} bytes, and no {most} bytes fit")));
+        }
+        let longest = turns.iter().map(|turn| turn.text.len()).max().unwrap_or(0);
+        let (model, template) = (self.model, &self.template);
+        let tokens = || {
+            let mut prompt = chat::tokens(model, template, turns)?;
+            prompt.extend(chat::plain_tokens(model, opening));
+            Ok(prompt)
+        };
+        let prompt = with_stack_for(longest, tokens).map_err(|why| failed(&self.name, why))?;
+        if prompt.is_empty() {
+            // There would be no logits to choose from but those of an earlier request.
+            return Err(failed(&self.name, "the model's vocabulary has no token for anything in the prompt"));
+        }
+        Ok(prompt)
+    }
+
+    fn overflow(&self, what: impl std::fmt::Display) -> ProviderError {
+        let (name, window) = (&self.name, self.window);
+        let advice = "raise `context_size` or keep less in the context";
+        let message = format!("{name}: {what}, the window holds {window} tokens; {advice}");
+        ProviderError::new(ProviderErrorClass::ContextOverflow, message)
+    }
+
     /// How many tokens the reply may have, before anything is evaluated.
     fn limit(&self, prompt: usize, least: u32, asked: u32) -> Result<u32, ProviderError> {
         let room = u32::try_from(prompt).ok().and_then(|prompt| self.window.checked_sub(prompt));
         let Some(room) = room.filter(|room| *room >= least.max(1)) else {
-            return Err(ProviderError::new(
-                ProviderErrorClass::ContextOverflow,
-                format!(
-                    "{}: the prompt has {prompt} tokens and the shortest reply {least}, the window holds {}; raise \
-                     `context_size` or keep less in the context",
-                    self.name, self.window
-                ),
-            ));
+            return Err(self.overflow(format_args!("the prompt has {prompt} tokens and the shortest reply {least}")));
         };
         let limit = asked.min(room);
         if limit < least {
@@ -435,6 +463,22 @@ impl Speaker<'_> {
         self.gates.push_back((form.key.clone(), gate.clone()));
         Ok(gate)
     }
+}
+
+/// Does the work where there is stack for a text of so many bytes: a long one gets a thread of its own.
+fn with_stack_for<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    let needed = bytes.saturating_mul(STACK_PER_BYTE);
+    // The rest is more than everything else on the model's thread uses.
+    if needed <= STACK / 2 {
+        return work();
+    }
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("cadenza-tokens".into()).stack_size(needed.saturating_add(STACK));
+        let tokens = thread
+            .spawn_scoped(scope, work)
+            .map_err(|error| format!("there is no memory to take a text of {bytes} bytes apart: {error}"))?;
+        tokens.join().map_err(|_| "internal error while a text was taken apart".to_owned())?
+    })
 }
 
 fn token_of(token: TokenId) -> LlamaToken {

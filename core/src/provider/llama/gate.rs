@@ -77,6 +77,11 @@ impl Vocabulary {
         self.pieces.len()
     }
 
+    /// Bytes of the longest token.
+    pub fn longest(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.len()).max().unwrap_or(0)
+    }
+
     /// The bytes of a token; none for a token that stands for no text.
     pub fn piece(&self, token: TokenId) -> &[u8] {
         &self.pieces[token as usize]
