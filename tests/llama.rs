@@ -34,7 +34,7 @@ mod executor;
 #[path = "support/tiny_gguf.rs"]
 mod tiny_gguf;
 
-use tiny_gguf::{Tiny, Tokenizer};
+use tiny_gguf::{Entry, Tiny, Tokenizer};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     executor::block_on(future, Duration::from_secs(300))
@@ -249,6 +249,67 @@ fn a_file_that_is_no_model_is_refused_when_it_is_named() {
     }
     assert!(reason("llama").contains("`llama:/path/to/model.gguf`"));
     assert!(reason("llama:").contains("`llama:/path/to/model.gguf`"));
+}
+
+/// Each of these would end the process in llama.cpp, or answer with noise.
+#[test]
+fn a_header_that_llama_cpp_does_not_survive_is_refused() {
+    use Entry::{Number, Numbers, Text, Truth};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let said = |tiny: &Tiny| {
+        tiny_gguf::write(&path, tiny);
+        reason(&format!("llama:{}", path.display()))
+    };
+    let layers = said(&Tiny { layers: 513, embedding: 4, ..Tiny::default() });
+    assert!(layers.contains("its number of layers"), "{layers}");
+    let cases: [(&str, &'static [(&'static str, Entry)]); 15] = [
+        ("layers", &[("nextn_predict_layers", Number(2))]),
+        ("scaled", &[("rope.scaling.type", Text("su"))]),
+        ("experts", &[("expert_used_count", Number(1))]),
+        ("experts", &[("expert_used_count", Numbers(&[1]))]),
+        ("experts", &[("expert_group_count", Number(1))]),
+        ("experts", &[("expert_count", Number(4))]),
+        ("experts", &[("expert_count", Number(4)), ("expert_used_count", Number(5))]),
+        ("experts", &[("expert_count", Number(4)), ("expert_used_count", Numbers(&[5]))]),
+        ("experts", &[("expert_count", Number(1025)), ("expert_used_count", Number(1))]),
+        (
+            "experts",
+            &[("expert_count", Number(4)), ("expert_used_count", Number(1)), ("expert_group_count", Number(4))],
+        ),
+        (
+            "experts",
+            &[("expert_count", Number(4)), ("expert_used_count", Number(1)), ("expert_group_count", Number(3))],
+        ),
+        (
+            "experts",
+            &[("expert_count", Number(4)), ("expert_used_count", Number(1)), ("expert_group_count", Number(2))],
+        ),
+        ("embeddings", &[("pooling_type", Number(1))]),
+        ("embeddings", &[("attention.causal", Truth(false))]),
+        ("embeddings", &[("pooling_type", Number(u32::MAX))]),
+    ];
+    for (words, entries) in cases {
+        let message = said(&Tiny { entries, ..Tiny::default() });
+        assert!(message.contains(words), "{entries:?}: {message}");
+    }
+    let message = said(&Tiny { architecture: "llada", ..Tiny::default() });
+    assert!(message.contains("embeddings"), "{message}");
+    // What is as it should be is loaded.
+    let fine: &[(&str, Entry)] = &[
+        ("pooling_type", Number(0)),
+        ("attention.causal", Truth(true)),
+        ("rope.scaling.type", Text("yarn")),
+        ("nextn_predict_layers", Number(0)),
+        ("expert_count", Number(0)),
+        ("expert_used_count", Numbers(&[0])),
+    ];
+    tiny_gguf::write(&path, &Tiny { entries: fine, ..Tiny::default() });
+    flaw(
+        &complete(&Llama::new(settings(&path)).unwrap(), &request(&[execute_program()])).unwrap(),
+        &[execute_program()],
+    )
+    .unwrap();
 }
 
 #[test]

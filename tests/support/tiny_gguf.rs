@@ -31,6 +31,19 @@ pub struct Tiny {
     pub chat_template: Option<&'static str>,
     /// How a text is taken apart before its pairs are merged; not of [`Tokenizer::Pieces`].
     pub splitter: &'static str,
+    /// The name of its kind; its tensors are those of llama.
+    pub architecture: &'static str,
+    /// Further entries of the header, of names behind the architecture's.
+    pub entries: &'static [(&'static str, Entry)],
+}
+
+/// What an entry of the header says.
+#[derive(Clone, Copy, Debug)]
+pub enum Entry {
+    Number(u32),
+    Numbers(&'static [u32]),
+    Truth(bool),
+    Text(&'static str),
 }
 
 impl Default for Tiny {
@@ -44,6 +57,8 @@ impl Default for Tiny {
             more_tokens: 0,
             chat_template: None,
             splitter: "gpt-2",
+            architecture: "llama",
+            entries: &[],
         }
     }
 }
@@ -66,17 +81,21 @@ pub fn bytes(tiny: &Tiny) -> Vec<u8> {
     let tokens = vocabulary.tokens.len() as u64;
 
     let mut entries = Entries::default();
-    entries.text("general.architecture", "llama");
+    let own = |name: &str| format!("{}.{name}", tiny.architecture);
+    entries.text("general.architecture", tiny.architecture);
     entries.text("general.type", "model");
     entries.text("general.name", "tiny");
-    entries.u32("llama.context_length", tiny.context_length);
-    entries.u32("llama.embedding_length", tiny.embedding);
-    entries.u32("llama.block_count", tiny.layers);
-    entries.u32("llama.feed_forward_length", tiny.embedding * 2);
-    entries.u32("llama.attention.head_count", heads);
-    entries.u32("llama.attention.head_count_kv", heads);
-    entries.u32("llama.rope.dimension_count", tiny.embedding / heads);
-    entries.f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
+    entries.u32(&own("context_length"), tiny.context_length);
+    entries.u32(&own("embedding_length"), tiny.embedding);
+    entries.u32(&own("block_count"), tiny.layers);
+    entries.u32(&own("feed_forward_length"), tiny.embedding * 2);
+    entries.u32(&own("attention.head_count"), heads);
+    entries.u32(&own("attention.head_count_kv"), heads);
+    entries.u32(&own("rope.dimension_count"), tiny.embedding / heads);
+    entries.f32(&own("attention.layer_norm_rms_epsilon"), 1e-5);
+    for (name, value) in tiny.entries {
+        entries.entry(&own(name), value);
+    }
     vocabulary.write(&mut entries, tiny);
     if let Some(template) = tiny.chat_template {
         entries.text("tokenizer.chat_template", template);
@@ -225,6 +244,20 @@ impl Entries {
         self.count += 1;
         text(&mut self.bytes, key);
         self.bytes.extend(kind.to_le_bytes());
+    }
+
+    fn entry(&mut self, key: &str, value: &Entry) {
+        match value {
+            Entry::Number(number) => self.u32(key, *number),
+            Entry::Numbers(numbers) => {
+                self.list(key, 4, numbers.len(), numbers.iter().flat_map(|number| number.to_le_bytes()));
+            }
+            Entry::Truth(truth) => {
+                self.key(key, 7);
+                self.bytes.push(u8::from(*truth));
+            }
+            Entry::Text(value) => self.text(key, value),
+        }
     }
 
     fn u32(&mut self, key: &str, value: u32) {
