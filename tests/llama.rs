@@ -393,7 +393,7 @@ fn the_fingerprint_knows_the_weights_and_the_window_and_not_the_path() {
     ] {
         assert_ne!(one, fingerprint(other));
     }
-    assert!(one.contains("#2048#tool#g1#"), "{one}");
+    assert!(one.contains("#2048#tool#g2#"), "{one}");
 }
 
 #[test]
@@ -434,7 +434,7 @@ fn ec_gr1_another_grammar_than_the_contracts_is_refused() {
         Some(own.profile.to_string())
     };
     let gated = Output::ALL.map(|output| names(output, true));
-    assert_eq!(gated.map(Option::unwrap), ["call-g1", "arguments-g1", "program-g1"]);
+    assert_eq!(gated.map(Option::unwrap), ["call-g2", "arguments-g2", "program-g2"]);
     assert_eq!(names(Output::Tool, false), None);
 }
 
