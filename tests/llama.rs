@@ -431,6 +431,9 @@ fn ec_gr1_another_grammar_than_the_contracts_is_refused() {
             assert!(error.message.contains("the contract names another grammar"), "{error}");
         }
         assert_eq!(provider.grammar(&[], Language::Lua), None);
+        // A synthesis under the same contract offers no tools.
+        let synthesis = complete(&provider, &ModelRequest { grammar: Some(own.sha256), ..request(&[]) }).unwrap();
+        assert!(synthesis.content.is_some() && synthesis.tool_calls.is_empty());
         Some(own.profile.to_string())
     };
     let gated = Output::ALL.map(|output| names(output, true));

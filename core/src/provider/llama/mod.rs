@@ -144,7 +144,9 @@ impl Llama {
     }
 
     async fn ask(&self, request: &ModelRequest, cancel: &CancelToken) -> Result<ModelReply, ProviderError> {
+        // Without tools nothing is a call, so there is nothing that the grammar of a call would bind.
         if let Some(agreed) = request.grammar
+            && !request.tools.is_empty()
             && self.grammar(&request.tools, request.language).is_none_or(|own| own.sha256 != agreed)
         {
             let message = format!("{}: the contract names another grammar than this model has", self.settings.name);
