@@ -31,6 +31,8 @@ pub struct Tiny {
     pub chat_template: Option<&'static str>,
     /// How a text is taken apart before its pairs are merged; not of [`Tokenizer::Pieces`].
     pub splitter: &'static str,
+    /// Whether the tokens that steer a chat are of the type that llama.cpp finds in any text, as some files have it.
+    pub steers_anywhere: bool,
     /// The name of its kind; its tensors are those of llama.
     pub architecture: &'static str,
     /// Further entries of the header, of names behind the architecture's.
@@ -57,6 +59,7 @@ impl Default for Tiny {
             more_tokens: 0,
             chat_template: None,
             splitter: "gpt-2",
+            steers_anywhere: false,
             architecture: "llama",
             entries: &[],
         }
@@ -149,6 +152,7 @@ struct Vocabulary {
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
 const BYTE: i32 = 6;
 
 impl Vocabulary {
@@ -156,7 +160,8 @@ impl Vocabulary {
         let mut tokens: Vec<(String, i32)> =
             vec![("<unk>".into(), UNKNOWN), ("<s>".into(), CONTROL), ("</s>".into(), CONTROL)];
         if tiny.tokenizer != Tokenizer::Digits {
-            tokens.extend(STEERS.map(|steer| (steer.to_owned(), CONTROL)));
+            let kind = if tiny.steers_anywhere { USER_DEFINED } else { CONTROL };
+            tokens.extend(STEERS.map(|steer| (steer.to_owned(), kind)));
         }
         let mut merges = Vec::new();
         match tiny.tokenizer {

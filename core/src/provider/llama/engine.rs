@@ -17,14 +17,14 @@ use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::context::params::LlamaContextParams;
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::llama_batch::LlamaBatch;
+use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::model::params::LlamaModelParams;
-use llama_cpp_2::model::{LlamaChatTemplate, LlamaModel};
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::chat::{self, Turn};
+use super::chat::{Chat, Turn};
 use super::gate::{Gate, Sampler, Sampling, TokenId, Vocabulary};
 use super::grammar::Grammar;
 use crate::cancel::CancelToken;
@@ -216,9 +216,8 @@ fn serve(
     })?;
     let mut speaker = Speaker {
         name: name.clone(),
-        template: chat::template(&model),
+        chat: Chat::of(&model),
         vocabulary: Arc::new(vocabulary(&model)),
-        model: &model,
         context,
         batch: LlamaBatch::new(PIECE, 1),
         window,
@@ -270,8 +269,7 @@ fn vocabulary(model: &LlamaModel) -> Vocabulary {
 /// The model at work.
 struct Speaker<'a> {
     name: Arc<str>,
-    model: &'a LlamaModel,
-    template: LlamaChatTemplate,
+    chat: Chat<'a>,
     context: LlamaContext<'a>,
     batch: LlamaBatch<'static>,
     vocabulary: Arc<Vocabulary>,
@@ -311,10 +309,10 @@ impl Speaker<'_> {
             return Err(self.overflow(format_args!("the prompt has {bytes} bytes, and no {most} bytes fit")));
         }
         let longest = turns.iter().map(|turn| turn.text.len()).max().unwrap_or(0);
-        let (model, template) = (self.model, &self.template);
+        let chat = &self.chat;
         let tokens = || {
-            let mut prompt = chat::tokens(model, template, turns)?;
-            prompt.extend(chat::plain_tokens(model, opening));
+            let mut prompt = chat.tokens(turns)?;
+            prompt.extend(chat.plain_tokens(opening));
             Ok(prompt)
         };
         let prompt = with_stack_for(longest, tokens).map_err(|why| failed(&self.name, why))?;
