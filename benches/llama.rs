@@ -174,6 +174,7 @@ fn reuse(path: &Path) {
 fn grammar() {
     println!("\n| vocabulary | gate made, ms | likeliest allowed, µs | likeliest refused, µs | bare argmax, µs |");
     println!("|---|---|---|---|---|");
+    let never = || false;
     let tool = tool();
     let callable = [Callable { name: &tool.name, parameters: &tool.parameters, program: Some("code") }];
     for size in [32_000, 128_000] {
@@ -182,9 +183,9 @@ fn grammar() {
         pieces.resize_with(size, || (0..random.usize(2..10)).map(|_| random.u8(b'!'..=b'~')).collect());
         let vocabulary = Arc::new(Vocabulary::new(pieces, vec![0]));
         let start = Instant::now();
-        let gate = Gate::new(call_grammar(&callable).expect("a grammar"), vocabulary.clone()).expect("a gate");
+        let gate = Gate::new(call_grammar(&callable).expect("a grammar"), vocabulary.clone(), &never).expect("a gate");
         let made = start.elapsed();
-        black_box(Gate::new(prose_grammar().expect("a grammar"), vocabulary).expect("a gate"));
+        black_box(Gate::new(prose_grammar().expect("a grammar"), vocabulary, &never).expect("a gate"));
         let mut logits: Vec<f32> = (0..size).map(|_| random.f32()).collect();
         let state = gate.after(gate.start(), u32::from(b'x'), 1000).expect("x may stand in a program");
         let sampling = Sampling { temperature: 0.0, top_p: 1.0, repeat_penalty: 1.0 };

@@ -618,6 +618,46 @@ fn a_cancelled_forgotten_or_late_request_stops_within_a_few_tokens() {
     assert_eq!(block_on(provider.complete(&request, &set)).unwrap_err().class, ProviderErrorClass::Cancelled);
 }
 
+/// In a process of its own, because a fork is told to everything in one.
+#[test]
+fn in_a_forked_child_a_request_waits_for_its_model_and_for_nothing_else() {
+    let ran = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "forked_victim", "--ignored", "--nocapture"])
+        .env("CADENZA_FORKED", "1")
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+#[test]
+#[ignore = "run by the test above, in a process of its own"]
+fn forked_victim() {
+    if std::env::var_os("CADENZA_FORKED").is_none() {
+        return;
+    }
+    let (slow, _) = slow();
+    let tools = [execute_program()];
+    let request = ModelRequest { max_output_tokens: Some(20), ..request(&tools) };
+    let provider = Llama::new(slow.clone()).unwrap();
+    let own = complete(&provider, &request).unwrap().tool_calls;
+    cadenza_core::fork::after_fork_in_child();
+    // The model is loaded beside the future, which only waits.
+    let never = CancelToken::default();
+    let mut asked = provider.complete(&request, &never);
+    let waker = executor::Unpark::waker();
+    assert!(asked.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!(block_on(asked).unwrap().tool_calls, own);
+    // What goes wrong is told to the one who asked, and the next one tries again.
+    cadenza_core::fork::after_fork_in_child();
+    let hidden = slow.path.with_extension("hidden");
+    std::fs::rename(&slow.path, &hidden).unwrap();
+    std::fs::write(&slow.path, b"GGUF").unwrap();
+    let error = complete(&provider, &request).unwrap_err();
+    assert!(error.class == ProviderErrorClass::ModelError && error.message.contains("cannot load it"), "{error}");
+    std::fs::rename(&hidden, &slow.path).unwrap();
+    assert_eq!(complete(&provider, &request).unwrap().tool_calls, own);
+}
+
 #[test]
 fn those_who_ask_at_once_are_answered_one_after_the_other_as_if_alone() {
     let tools = [execute_program()];

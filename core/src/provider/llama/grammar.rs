@@ -227,6 +227,12 @@ impl Grammar {
         self.states.len()
     }
 
+    /// Bytes of memory that it takes, nearly all of them.
+    pub fn bytes(&self) -> usize {
+        let rest: usize = self.rest.iter().flatten().map(|rest| rest.len()).sum();
+        rest + self.states.len() * size_of::<[StateId; 256]>()
+    }
+
     /// The state behind one more byte; `None` where no reply goes on like that.
     pub fn step(&self, state: StateId, byte: u8) -> Option<StateId> {
         let next = self.states[state as usize].next[usize::from(byte)];

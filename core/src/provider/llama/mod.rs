@@ -6,10 +6,8 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock};
 use std::time::{Instant, SystemTime};
-
-use parking_lot::Mutex;
 
 mod chat;
 mod engine;
@@ -17,17 +15,20 @@ pub mod gate;
 pub mod gguf;
 pub mod grammar;
 pub mod schema;
+mod shared;
 
-use engine::{Engine, Facts, Form, Loading, Wanted, Written};
+use engine::{Engine, Form, Loading, Wanted, Written};
 use gate::Sampling;
 use gguf::{Checked, GgufError};
 use schema::Callable;
+use shared::Shared;
 
 use super::{
     ModelReply, ModelRequest, Output, Provider, ProviderError, ProviderErrorClass, RawToolCall, ReplyFuture, ToolSpec,
     Usage, wait,
 };
 use crate::cancel::CancelToken;
+use crate::fork::PerProcess;
 use crate::ids::Digest;
 use crate::message::{AgentMessage, GrammarRef, MessageRole};
 use crate::program::Language;
@@ -124,8 +125,8 @@ impl Llama {
             );
         }
         let checked = gguf::check(&settings.path).map_err(|error| refused(LlamaProblem::File(error)))?;
-        let (engine, facts) = loaded(&settings, checked).map_err(|why| refused(LlamaProblem::Load(why)))?;
-        let (digest, window, version) = (checked.digest, facts.window, grammar::VERSION);
+        let engine = loaded(&settings, checked).map_err(|why| refused(LlamaProblem::Load(why)))?;
+        let (digest, window, version) = (checked.digest, engine.facts.window, grammar::VERSION);
         let form = if settings.gated { output.as_str() } else { "free" };
         // The path is no part of it: a file that was moved is the same model.
         let fingerprint = format!("llama:{digest}#{window}#{form}#{version}#{sampling:?}#{seed}").into();
@@ -372,24 +373,15 @@ struct Known {
 }
 
 /// The engine of this file with these settings, if there is one; otherwise a new one.
-fn loaded(settings: &LlamaSettings, checked: Checked) -> Result<(Arc<Engine>, Facts), String> {
-    /// Every model that is in memory, as long as somebody uses it.
-    static LOADED: Mutex<Vec<(Known, Facts, Weak<Engine>)>> = Mutex::new(Vec::new());
+fn loaded(settings: &LlamaSettings, checked: Checked) -> Result<Arc<Engine>, String> {
+    /// Every model that is in memory. A forked child finds none: those that its parent was loading never come.
+    static LOADED: LazyLock<PerProcess<Shared<Known, Engine>>> = LazyLock::new(PerProcess::default);
     let path = settings.path.canonicalize().unwrap_or_else(|_| settings.path.clone());
     let modified = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
     let LlamaSettings { context_size, threads, gpu_layers, .. } = *settings;
-    let known = Known { loading: Loading { path, context_size, threads, gpu_layers }, checked, modified };
-    // Held while the model is loaded: two who ask for one model at once shall load it once.
-    let mut all = LOADED.lock();
-    all.retain(|(_, _, engine)| engine.strong_count() > 0);
-    let found = all.iter().find(|(other, _, _)| *other == known);
-    if let Some((facts, engine)) = found.and_then(|(_, facts, engine)| Some((*facts, engine.upgrade()?))) {
-        return Ok((engine, facts));
-    }
-    let (engine, facts) = Engine::start(known.loading.clone(), settings.name.as_str().into())?;
-    let engine = Arc::new(engine);
-    all.push((known, facts, Arc::downgrade(&engine)));
-    Ok((engine, facts))
+    let loading = Loading { path, context_size, threads, gpu_layers };
+    let known = Known { loading: loading.clone(), checked, modified };
+    LOADED.get().get(known, || Engine::start(loading, settings.name.as_str().into()))
 }
 
 fn callable(tool: &ToolSpec) -> Callable<'_> {
