@@ -93,6 +93,7 @@ fn request(user: &str, tools: &[ToolSpec]) -> ModelRequest {
         timeout: Duration::from_secs(600),
         total: Duration::from_secs(600),
         max_output_tokens: None,
+        hold_text: true,
         grammar: None,
         pieces: None,
     }

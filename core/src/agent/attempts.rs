@@ -539,6 +539,7 @@ impl<'a> Attempts<'a> {
             timeout: settings.provider_timeout.min(fair),
             total,
             max_output_tokens: ask.max_output_tokens.and_then(|tokens| u32::try_from(tokens).ok()),
+            hold_text: ask.hold_text,
             grammar: ask.constraints.grammar_sha256,
             pieces: self.watching.sink(),
         }

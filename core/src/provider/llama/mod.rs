@@ -185,18 +185,15 @@ impl Llama {
         }
     }
 
-    /// What a reply to this request may be.
+    /// What a reply to this request may be: also text, once the kernel would hand it out (V24).
     fn shape(&self, request: &ModelRequest) -> Shape {
-        // The gate opens for text once a call of this run was answered (V24).
-        let since_asked = request.messages.iter().rev().take_while(|message| message.role != MessageRole::User);
-        let called = since_asked.into_iter().any(|message| message.role == MessageRole::Tool);
         match self.first_shape(&request.tools) {
-            Shape::Call | Shape::Arguments | Shape::Program if called => Shape::CallOrProse,
+            Shape::Call | Shape::Arguments | Shape::Program if !request.hold_text => Shape::CallOrProse,
             shape => shape,
         }
     }
 
-    /// What it is before any call was answered.
+    /// What it is before any call was validated.
     ///
     /// The forms without a tool's name fit only where one tool is offered, and text only where that runs programs.
     fn first_shape(&self, tools: &[ToolSpec]) -> Shape {
