@@ -574,32 +574,63 @@ fn settled(provider: &Llama) -> u64 {
 #[test]
 fn a_cancelled_forgotten_or_late_request_stops_within_a_few_tokens() {
     let (settings, tools) = slow();
-    let provider = Llama::new(settings).unwrap();
+    let provider = Llama::new(settings.clone()).unwrap();
     let request = request(&tools);
+    // What the same model says that was never interrupted: a window of its own is an engine of its own.
+    let short = [execute_program()];
+    let next = ModelRequest { tools: short.clone().into(), max_output_tokens: Some(20), ..request.clone() };
+    let fresh = || {
+        let window = settings.context_size.map(|window| window + 1);
+        let fresh = Llama::new(LlamaSettings { context_size: window, ..settings.clone() }).unwrap();
+        complete(&fresh, &next).unwrap().tool_calls
+    };
+    let expected = fresh();
+    // Its pieces of the prompt are shared with the request that is interrupted, and its logits follow from all of them.
+    let as_if_nothing_had_been = || {
+        let reply = complete(&provider, &next).unwrap();
+        flaw(&reply, &short).unwrap();
+        assert_eq!(reply.tool_calls, expected);
+    };
+
+    let cancel = CancelToken::default();
+    let long = ModelRequest { user_prompt: "x ".repeat(400).into(), ..request.clone() };
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| block_on(provider.complete(&long, &cancel)));
+        // In the midst of the prompt, of more than 1,000 tokens.
+        wait_for(&provider, 64);
+        cancel.cancel();
+        assert_eq!(waiting.join().unwrap().unwrap_err().class, ProviderErrorClass::Cancelled);
+        let evaluated = settled(&provider);
+        assert!(evaluated.is_multiple_of(64) && evaluated < 1_000, "{evaluated} tokens of the prompt");
+    });
+    as_if_nothing_had_been();
+    let begun = settled(&provider);
 
     let cancel = CancelToken::default();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| block_on(provider.complete(&request, &cancel)));
         // The prompt has less than 600 tokens, so this is in the midst of the reply.
-        wait_for(&provider, 660);
+        wait_for(&provider, begun + 660);
         cancel.cancel();
         let seen = provider.evaluated_tokens();
         assert_eq!(waiting.join().unwrap().unwrap_err().class, ProviderErrorClass::Cancelled);
         let after = settled(&provider) - seen;
         assert!(after <= 3, "{after} more tokens after the cancellation");
     });
+    as_if_nothing_had_been();
 
     let before = provider.evaluated_tokens();
     let never = CancelToken::default();
     let mut forgotten = provider.complete(&request, &never);
     let waker = executor::Unpark::waker();
     assert!(forgotten.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    wait_for(&provider, before + 160);
+    wait_for(&provider, before + 660);
     drop(forgotten);
     let seen = provider.evaluated_tokens();
     let after = settled(&provider) - seen;
     assert!(after <= 20, "{after} more tokens after nobody waited");
 
+    // The prompt is known by now, so this is in the midst of the reply as well.
     let late = ModelRequest { timeout: Duration::from_millis(250), ..request.clone() };
     let start = Instant::now();
     let error = complete(&provider, &late).unwrap_err();
@@ -610,10 +641,7 @@ fn a_cancelled_forgotten_or_late_request_stops_within_a_few_tokens() {
     let after = settled(&provider) - seen;
     assert!(after <= 3, "{after} more tokens after the deadline");
 
-    // And the next one is answered as if nothing had been.
-    let short = [execute_program()];
-    let next = ModelRequest { tools: short.clone().into(), max_output_tokens: Some(20), ..request.clone() };
-    flaw(&complete(&provider, &next).unwrap(), &short).unwrap();
+    as_if_nothing_had_been();
     let set = CancelToken::default();
     set.cancel();
     assert_eq!(block_on(provider.complete(&request, &set)).unwrap_err().class, ProviderErrorClass::Cancelled);
