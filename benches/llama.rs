@@ -93,6 +93,7 @@ fn request(user: &str, tools: &[ToolSpec]) -> ModelRequest {
         timeout: Duration::from_secs(600),
         total: Duration::from_secs(600),
         max_output_tokens: None,
+        hold_text: true,
         grammar: None,
         pieces: None,
     }
@@ -116,7 +117,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime")
 }
 
-/// Microseconds per written token, through the provider and bare.
+/// Microseconds per written token: the provider against the bare loop, and the gate against the provider without it.
 fn speed(path: &Path) {
     let runtime = runtime();
     let free = Llama::new(LlamaSettings { gated: false, ..settings(path) }).expect("the model");
@@ -124,31 +125,41 @@ fn speed(path: &Path) {
     let mut bare = Bare::start(path);
     let per_token = |provider: &Llama, tools: &[ToolSpec]| {
         let request = request(PROMPT, tools);
-        // The prompt is known by then: what is left is one token of it, and the reply.
+        // The prompt is known by then: what is left are less than a piece of it, and the reply.
         complete(&runtime, provider, &request);
         let (reply, took) = complete(&runtime, provider, &request);
         let tokens = reply.usage.expect("usage").output;
         (took.as_secs_f64() * 1e6 / tokens as f64, tokens)
     };
-    let (mut floor, mut through, mut behind_gate) = (Vec::new(), Vec::new(), Vec::new());
-    let mut tokens = (0, 0);
+    let none: &[ToolSpec] = &[];
+    let offered = [tool()];
+    let mut rows = [
+        ("provider without gate, no tools", "bare", &free, none, Vec::new(), 0),
+        ("provider without gate, with a tool", "", &free, &offered[..], Vec::new(), 0),
+        ("provider behind the gate, with a tool", "without gate, with a tool", &gated, &offered, Vec::new(), 0),
+    ];
+    let mut floor = Vec::new();
     for _ in 0..ROUNDS {
         floor.push(bare.round());
-        let (one, written) = per_token(&free, &[]);
-        through.push(one);
-        tokens.0 = written;
-        let (one, written) = per_token(&gated, &[tool()]);
-        behind_gate.push(one);
-        tokens.1 = written;
+        for (_, _, provider, tools, micros, tokens) in &mut rows {
+            let (one, written) = per_token(provider, tools);
+            micros.push(one);
+            *tokens = written;
+        }
     }
-    let (floor, through, behind_gate) = (median(floor), median(through), median(behind_gate));
-    println!("\n| per written token | µs | tokens per second | of bare |\n|---|---|---|---|");
-    for (name, micros) in [
-        ("bare llama-cpp-2 loop, greedy", floor),
-        (&*format!("provider without gate ({} tokens)", tokens.0), through),
-        (&*format!("provider behind the gate ({} tokens)", tokens.1), behind_gate),
-    ] {
-        println!("| {name} | {micros:.1} | {:.1} | {:.1} % |", 1e6 / micros, 100.0 * floor / micros);
+    println!("\n| per written token | µs | tokens per second | speed of what it is compared to |\n|---|---|---|---|");
+    let floor = median(floor);
+    println!("| bare llama-cpp-2 loop, greedy ({TOKENS} tokens) | {floor:.1} | {:.1} | |", 1e6 / floor);
+    // Each is compared to what has the same prompt: a long one makes every token slower.
+    let mut before = floor;
+    for (name, compared, _, _, micros, tokens) in rows {
+        let micros = median(micros);
+        let ratio = match compared {
+            "" => String::new(),
+            other => format!("{:.1} % of {other}", 100.0 * before / micros),
+        };
+        println!("| {name} ({tokens} tokens) | {micros:.1} | {:.1} | {ratio} |", 1e6 / micros);
+        before = micros;
     }
 }
 
@@ -174,6 +185,7 @@ fn reuse(path: &Path) {
 fn grammar() {
     println!("\n| vocabulary | gate made, ms | likeliest allowed, µs | likeliest refused, µs | bare argmax, µs |");
     println!("|---|---|---|---|---|");
+    let never = || false;
     let tool = tool();
     let callable = [Callable { name: &tool.name, parameters: &tool.parameters, program: Some("code") }];
     for size in [32_000, 128_000] {
@@ -182,9 +194,9 @@ fn grammar() {
         pieces.resize_with(size, || (0..random.usize(2..10)).map(|_| random.u8(b'!'..=b'~')).collect());
         let vocabulary = Arc::new(Vocabulary::new(pieces, vec![0]));
         let start = Instant::now();
-        let gate = Gate::new(call_grammar(&callable).expect("a grammar"), vocabulary.clone()).expect("a gate");
+        let gate = Gate::new(call_grammar(&callable).expect("a grammar"), vocabulary.clone(), &never).expect("a gate");
         let made = start.elapsed();
-        black_box(Gate::new(prose_grammar().expect("a grammar"), vocabulary).expect("a gate"));
+        black_box(Gate::new(prose_grammar().expect("a grammar"), vocabulary, &never).expect("a gate"));
         let mut logits: Vec<f32> = (0..size).map(|_| random.f32()).collect();
         let state = gate.after(gate.start(), u32::from(b'x'), 1000).expect("x may stand in a program");
         let sampling = Sampling { temperature: 0.0, top_p: 1.0, repeat_penalty: 1.0 };
@@ -266,16 +278,15 @@ fn bare(path: &Path) {
         batch.add_sequence(&prompt, 0, false).expect("room");
         context.decode(&mut batch).expect("decoded");
         let mut sampler = LlamaSampler::greedy();
-        let mut position = i32::try_from(prompt.len()).expect("a short prompt");
+        let behind = i32::try_from(prompt.len()).expect("a short prompt");
         let mut text = Vec::new();
         let start = Instant::now();
-        for _ in 0..TOKENS {
+        for (position, _) in (behind..).zip(0..TOKENS) {
             let token = sampler.sample(&context, -1);
             text.extend(vocabulary.token_to_piece(token, false, None));
             batch.clear();
             batch.add(token, position, &[0], true).expect("room");
             context.decode(&mut batch).expect("decoded");
-            position += 1;
         }
         black_box(text);
         println!("{}", start.elapsed().as_secs_f64() * 1e6 / f64::from(TOKENS));

@@ -159,6 +159,7 @@ fn request() -> ModelRequest {
         timeout: Duration::from_secs(60),
         total: Duration::from_secs(60),
         max_output_tokens: None,
+        hold_text: true,
         grammar: None,
         pieces: None,
     }

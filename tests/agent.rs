@@ -572,6 +572,28 @@ fn v7_the_providers_profile_decides_how_its_replies_are_read() {
     }
 }
 
+/// V24: a model is told whether text may come in place of a call, also where the contract has no token gate.
+#[test]
+fn v24_a_request_says_whether_text_may_come() {
+    for profile in ["program", "gated"] {
+        let held = Arc::new(Mutex::new(Vec::new()));
+        let asked = held.clone();
+        let model = Scripted::respond(move |request| {
+            let mut asked = asked.lock().unwrap();
+            asked.push(request.hold_text);
+            let code = if asked.len() == 1 { "error('no')" } else { "return 5" };
+            let arguments = format!(r#"{{"code":"{code}","language":"lua"}}"#);
+            Ok(ModelReply::call("1", "execute_program", arguments))
+        });
+        let model = ModelSpec::Provider(Arc::new(Profiled { profile, grammar: None, model }));
+        let runtime = Runtime::builder().options(Options { model: Some(model), ..Options::default() }).build().unwrap();
+        let outcome = call(&runtime.agent("calculator", Options::default()).unwrap(), "add", &[]);
+        assert_eq!(outcome.value(), &Value::Int(5), "{profile}: {:?}", outcome.error());
+        // The first program failed, but it was a call.
+        assert_eq!(*held.lock().unwrap(), [true, false], "{profile}");
+    }
+}
+
 #[test]
 fn v6_v10_a_gated_profile_takes_no_words_for_a_call() {
     // A program in text is not recovered, and who talks is not asked again.

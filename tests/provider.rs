@@ -104,6 +104,7 @@ fn request(role: &str, method: &str) -> ModelRequest {
         timeout: Duration::from_secs(10),
         total: Duration::from_secs(10),
         max_output_tokens: None,
+        hold_text: true,
         grammar: None,
         pieces: None,
     }

@@ -9,6 +9,7 @@ use cadenza_core::contract::migration::{MigrationError, migrate};
 use cadenza_core::contract::*;
 use cadenza_core::ids::{ContractId, Digest};
 use cadenza_core::kernel::script::Scenario;
+use cadenza_core::message::GrammarRef;
 use cadenza_core::outcome::{AgentOutcome, Reason};
 use cadenza_core::value::{Map, Value};
 use proptest::prelude::*;
@@ -176,6 +177,20 @@ fn factory() -> ContractFactory {
 fn ec_cf1_same_inputs_same_hash() {
     let call = DynamicCall { attempts: 2, nudges: 1, bounds: RunBounds::default() };
     assert_eq!(factory().dynamic_call(&call).contract_hash(), factory().dynamic_call(&call).contract_hash());
+}
+
+#[test]
+fn ec_gr1_a_contract_names_a_grammar_only_where_a_call_may_come() {
+    let named = GrammarRef { profile: "call-g2".into(), sha256: Digest([7; 32]) };
+    let factory = ContractFactory { grammar: Some(named.clone()), ..factory() };
+    let bounds = RunBounds::default();
+    let call = factory.dynamic_call(&DynamicCall { attempts: 1, nudges: 0, bounds: bounds.clone() });
+    for with in [call, factory.goal_run(&[], 3, &bounds), factory.request(Page::Code, "why?", &[], &bounds)] {
+        assert_eq!((with.grammar_profile(), with.grammar_sha256()), (Some(&named.profile), Some(named.sha256)));
+    }
+    for without in [factory.chat(&bounds), factory.request(Page::Chat, "hello", &[], &bounds)] {
+        assert_eq!((without.grammar_profile(), without.grammar_sha256()), (None, None));
+    }
 }
 
 #[test]

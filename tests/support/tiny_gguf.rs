@@ -12,6 +12,8 @@ pub enum Tokenizer {
     Pieces,
     /// Pairs that are merged, over a printable form of all bytes (GPT-2).
     Merges,
+    /// The same, and it knows nothing but three digits.
+    Digits,
 }
 
 /// What the file is to hold.
@@ -27,6 +29,23 @@ pub struct Tiny {
     /// Tokens beyond the bytes and the words below: noise of letters, for the size of a real vocabulary.
     pub more_tokens: u32,
     pub chat_template: Option<&'static str>,
+    /// How a text is taken apart before its pairs are merged; not of [`Tokenizer::Pieces`].
+    pub splitter: &'static str,
+    /// Whether the tokens that steer a chat are of the type that llama.cpp finds in any text, as some files have it.
+    pub steers_anywhere: bool,
+    /// The name of its kind; its tensors are those of llama.
+    pub architecture: &'static str,
+    /// Further entries of the header, of names behind the architecture's.
+    pub entries: &'static [(&'static str, Entry)],
+}
+
+/// What an entry of the header says.
+#[derive(Clone, Copy, Debug)]
+pub enum Entry {
+    Number(u32),
+    Numbers(&'static [u32]),
+    Truth(bool),
+    Text(&'static str),
 }
 
 impl Default for Tiny {
@@ -39,6 +58,10 @@ impl Default for Tiny {
             embedding: 32,
             more_tokens: 0,
             chat_template: None,
+            splitter: "gpt-2",
+            steers_anywhere: false,
+            architecture: "llama",
+            entries: &[],
         }
     }
 }
@@ -61,18 +84,22 @@ pub fn bytes(tiny: &Tiny) -> Vec<u8> {
     let tokens = vocabulary.tokens.len() as u64;
 
     let mut entries = Entries::default();
-    entries.text("general.architecture", "llama");
+    let own = |name: &str| format!("{}.{name}", tiny.architecture);
+    entries.text("general.architecture", tiny.architecture);
     entries.text("general.type", "model");
     entries.text("general.name", "tiny");
-    entries.u32("llama.context_length", tiny.context_length);
-    entries.u32("llama.embedding_length", tiny.embedding);
-    entries.u32("llama.block_count", tiny.layers);
-    entries.u32("llama.feed_forward_length", tiny.embedding * 2);
-    entries.u32("llama.attention.head_count", heads);
-    entries.u32("llama.attention.head_count_kv", heads);
-    entries.u32("llama.rope.dimension_count", tiny.embedding / heads);
-    entries.f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
-    vocabulary.write(&mut entries, tiny.tokenizer);
+    entries.u32(&own("context_length"), tiny.context_length);
+    entries.u32(&own("embedding_length"), tiny.embedding);
+    entries.u32(&own("block_count"), tiny.layers);
+    entries.u32(&own("feed_forward_length"), tiny.embedding * 2);
+    entries.u32(&own("attention.head_count"), heads);
+    entries.u32(&own("attention.head_count_kv"), heads);
+    entries.u32(&own("rope.dimension_count"), tiny.embedding / heads);
+    entries.f32(&own("attention.layer_norm_rms_epsilon"), 1e-5);
+    for (name, value) in tiny.entries {
+        entries.entry(&own(name), value);
+    }
+    vocabulary.write(&mut entries, tiny);
     if let Some(template) = tiny.chat_template {
         entries.text("tokenizer.chat_template", template);
     }
@@ -125,15 +152,20 @@ struct Vocabulary {
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
 const BYTE: i32 = 6;
 
 impl Vocabulary {
     fn new(tiny: &Tiny) -> Self {
         let mut tokens: Vec<(String, i32)> =
             vec![("<unk>".into(), UNKNOWN), ("<s>".into(), CONTROL), ("</s>".into(), CONTROL)];
-        tokens.extend(STEERS.map(|steer| (steer.to_owned(), CONTROL)));
+        if tiny.tokenizer != Tokenizer::Digits {
+            let kind = if tiny.steers_anywhere { USER_DEFINED } else { CONTROL };
+            tokens.extend(STEERS.map(|steer| (steer.to_owned(), kind)));
+        }
         let mut merges = Vec::new();
         match tiny.tokenizer {
+            Tokenizer::Digits => tokens.extend(["7", "8", "9"].map(|digit| (digit.into(), NORMAL))),
             Tokenizer::Pieces => {
                 tokens.extend((0..=255_u8).map(|byte| (format!("<0x{byte:02X}>"), BYTE)));
                 tokens.push(("▁".into(), NORMAL));
@@ -167,8 +199,8 @@ impl Vocabulary {
         Self { tokens, kinds, merges }
     }
 
-    fn write(&self, entries: &mut Entries, tokenizer: Tokenizer) {
-        match tokenizer {
+    fn write(&self, entries: &mut Entries, tiny: &Tiny) {
+        match tiny.tokenizer {
             Tokenizer::Pieces => {
                 entries.text("tokenizer.ggml.model", "llama");
                 let scores: Vec<f32> = (0..self.tokens.len()).map(|index| -(index as f32)).collect();
@@ -180,9 +212,9 @@ impl Vocabulary {
                 );
                 entries.u32("tokenizer.ggml.unknown_token_id", 0);
             }
-            Tokenizer::Merges => {
+            Tokenizer::Merges | Tokenizer::Digits => {
                 entries.text("tokenizer.ggml.model", "gpt2");
-                entries.text("tokenizer.ggml.pre", "gpt-2");
+                entries.text("tokenizer.ggml.pre", tiny.splitter);
                 entries.texts("tokenizer.ggml.merges", &self.merges);
             }
         }
@@ -217,6 +249,20 @@ impl Entries {
         self.count += 1;
         text(&mut self.bytes, key);
         self.bytes.extend(kind.to_le_bytes());
+    }
+
+    fn entry(&mut self, key: &str, value: &Entry) {
+        match value {
+            Entry::Number(number) => self.u32(key, *number),
+            Entry::Numbers(numbers) => {
+                self.list(key, 4, numbers.len(), numbers.iter().flat_map(|number| number.to_le_bytes()));
+            }
+            Entry::Truth(truth) => {
+                self.key(key, 7);
+                self.bytes.push(u8::from(*truth));
+            }
+            Entry::Text(value) => self.text(key, value),
+        }
     }
 
     fn u32(&mut self, key: &str, value: u32) {

@@ -22,7 +22,7 @@ use crate::adapter::{self, Profile, Wanted};
 use crate::cancel::CancelToken;
 use crate::contract::delegation::Acceptance;
 use crate::contract::manifest::EXECUTE_PROGRAM;
-use crate::contract::{Spent, Tokens};
+use crate::contract::{Spent, Tokens, ToolPolicy};
 use crate::kernel::{self, Ask, Decision, Executed, Inference, Input, ToolEnvelope, ToolFailure};
 use crate::log::record::AttemptFailure;
 use crate::message::{AdapterDecision, AgentMessage, CallFormat, ModelReply, RawToolCall, Usage};
@@ -543,6 +543,7 @@ impl<'a> Attempts<'a> {
         let settings = &call.agent.0.settings;
         let total = call.left();
         let several = !settings.provider.targets().is_empty();
+        let required = self.frame.contract.tool_policy() == ToolPolicy::Required;
         let fair = if several { targets::share(total, self.rotation.left()) } else { total };
         let (system_prompt, user_prompt) =
             self.prompt.as_ref().map(|prompt| (prompt.system.clone(), prompt.user.clone())).unwrap_or_default();
@@ -560,6 +561,9 @@ impl<'a> Attempts<'a> {
             timeout: settings.provider_timeout.min(fair),
             total,
             max_output_tokens: ask.max_output_tokens.and_then(|tokens| u32::try_from(tokens).ok()),
+            // A contract without a token gate holds nothing back, but the call that it requires is required all the same: a
+            // gated model that stands in for another must not narrate either.
+            hold_text: ask.hold_text || required && self.program.is_none(),
             grammar: ask.constraints.grammar_sha256,
             pieces: self.watching.sink(),
         }

@@ -117,7 +117,9 @@ impl ContractFactory {
         draft.strict_mode = self.strict_mode || self.profile.strict;
         draft.token_gate = draft.strict_mode && policy == ToolPolicy::Required;
         draft.policy_rule = Some(rule.into());
-        if let Some(GrammarRef { profile, sha256 }) = &self.grammar {
+        // The grammar is that of a call, and where none may come no reply follows it.
+        if let Some(GrammarRef { profile, sha256 }) = self.grammar.as_ref().filter(|_| policy != ToolPolicy::Forbidden)
+        {
             draft.grammar_profile = Some(profile.clone());
             draft.grammar_sha256 = Some(*sha256);
         }

@@ -80,6 +80,9 @@ pub struct ModelRequest {
     pub total: Duration,
     /// Output cap in tokens, when the contract sets one.
     pub max_output_tokens: Option<u32>,
+    /// Whether text in place of a call would be held back, because no call was validated yet (EC-3.F). A provider that can
+    /// keep its model from narrating then does so.
+    pub hold_text: bool,
     /// The grammar that a call must be written within, as the contract has it (EC-GR1). A provider with another must fail.
     pub grammar: Option<Digest>,
     /// Who is told what arrives before the reply is whole; `None` when nobody listens.

@@ -472,6 +472,7 @@ mod tests {
             timeout: Duration::from_secs(1),
             total: Duration::from_secs(1),
             max_output_tokens: None,
+            hold_text: true,
             grammar: None,
             pieces: None,
         }

@@ -17,15 +17,15 @@ use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::context::params::LlamaContextParams;
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::llama_batch::LlamaBatch;
+use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::model::params::LlamaModelParams;
-use llama_cpp_2::model::{LlamaChatTemplate, LlamaModel};
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::chat::{self, Turn};
-use super::gate::{Gate, Sampler, Sampling, TokenId, Vocabulary};
+use super::chat::{Chat, Turn};
+use super::gate::{Gate, NoGate, Sampler, Sampling, TokenId, Vocabulary};
 use super::grammar::Grammar;
 use crate::cancel::CancelToken;
 use crate::fork::PerProcess;
@@ -37,8 +37,18 @@ const PIECE: usize = 64;
 /// The window where the option says nothing: what the model was trained for, and at most this.
 const DEFAULT_WINDOW: u32 = 8192;
 
+/// Stack of the model's thread in bytes; memory is taken as it is used.
+const STACK: usize = 64 << 20;
+
+/// Bytes of stack for one byte of a text that is made tokens. Some of llama.cpp's tokenizers match a run of alike characters
+/// with one call per character, of 320 bytes in an optimised build.
+const STACK_PER_BYTE: usize = 2 << 10;
+
 /// Gates that are kept for the next request: one per tool set, language and form.
 const KEPT_GATES: usize = 8;
+
+/// Bytes that they may take together; the latest is kept in any case.
+const KEPT_BYTES: usize = 128 << 20;
 
 /// How a model is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +102,8 @@ struct Job {
 pub(super) struct Engine {
     loading: Loading,
     name: Arc<str>,
+    /// What was found when it was loaded first.
+    pub facts: Facts,
     queue: PerProcess<Mutex<Option<mpsc::Sender<Job>>>>,
     /// Tokens evaluated so far.
     pub evaluated: Arc<AtomicU64>,
@@ -99,15 +111,17 @@ pub(super) struct Engine {
 
 impl Engine {
     /// Loads the model and waits for it.
-    pub fn start(loading: Loading, name: Arc<str>) -> Result<(Self, Facts), String> {
+    pub fn start(loading: Loading, name: Arc<str>) -> Result<Self, String> {
         let evaluated = Arc::default();
-        let (queue, facts) = spawn(&loading, &name, &evaluated)?;
-        let engine = Self { loading, name, queue: PerProcess::default(), evaluated };
+        let (queue, loaded) = spawn(&loading, &name, &evaluated)?;
+        let facts = loaded.recv().map_err(|_| "the model's thread ended while it loaded the model".to_owned())??;
+        let engine = Self { loading, name, facts, queue: PerProcess::default(), evaluated };
         *engine.queue.get().lock() = Some(queue);
-        Ok((engine, facts))
+        Ok(engine)
     }
 
-    /// Puts a request into the queue. A forked child loads the model anew.
+    /// Puts a request into the queue. Never waits: where the model is loaded anew, in a forked child or after its thread
+    /// ended, the request waits for that in the queue, and is told when it fails.
     pub fn ask(
         &self,
         wanted: Wanted,
@@ -123,9 +137,8 @@ impl Engine {
                 Err(back) => job = back.0,
             }
         }
-        let (fresh, _facts) = spawn(&self.loading, &self.name, &self.evaluated)
-            .map_err(|why| ProviderError::new(ProviderErrorClass::ModelError, why))?;
-        // The thread waits for its first request, so it is still there.
+        let (fresh, _loaded) =
+            spawn(&self.loading, &self.name, &self.evaluated).map_err(|why| failed(&self.name, why))?;
         let sent = fresh.send(job);
         *queue = Some(fresh);
         sent.map_err(|_| failed(&self.name, "the model's thread ended at once"))?;
@@ -154,36 +167,36 @@ fn backend() -> Result<&'static LlamaBackend, String> {
     made.as_ref().map_err(Clone::clone)
 }
 
-/// Starts the thread and waits until its model is loaded.
-fn spawn(loading: &Loading, name: &Arc<str>, evaluated: &Arc<AtomicU64>) -> Result<(mpsc::Sender<Job>, Facts), String> {
+/// The queue of a thread that loads a model and then answers, and where it tells how loading went.
+type Started = (mpsc::Sender<Job>, mpsc::Receiver<Result<Facts, String>>);
+
+fn spawn(loading: &Loading, name: &Arc<str>, evaluated: &Arc<AtomicU64>) -> Result<Started, String> {
     let (queue, jobs) = mpsc::channel();
-    let (ready, loaded) = mpsc::sync_channel(1);
+    let (ready, loaded) = mpsc::channel();
     let (loading, name, evaluated) = (loading.clone(), name.clone(), evaluated.clone());
     thread::Builder::new()
         .name("cadenza-llama".into())
+        .stack_size(STACK)
         .spawn(move || {
-            let mut ready = Some(ready);
-            if let Err(why) = serve(&loading, &name, &evaluated, &jobs, &mut ready)
-                && let Some(ready) = ready
-            {
+            if let Err(why) = serve(&loading, &name, &evaluated, &jobs, &ready) {
+                for job in jobs.try_iter() {
+                    let _gone = job.reply.send(Err(failed(&name, &why)));
+                }
                 // Whoever waits for the model is told; one who went away needs no answer.
                 let _gone = ready.send(Err(why));
             }
         })
         .map_err(|error| format!("the model's thread did not start: {error}"))?;
-    let facts = loaded.recv().map_err(|_| "the model's thread ended while it loaded the model".to_owned())??;
-    Ok((queue, facts))
+    Ok((queue, loaded))
 }
 
-type Ready = Option<mpsc::SyncSender<Result<Facts, String>>>;
-
-/// Loads the model and answers until nobody can ask any more.
+/// Loads the model and answers until nobody can ask any more. Fails only before the first answer.
 fn serve(
     loading: &Loading,
     name: &Arc<str>,
     evaluated: &AtomicU64,
     jobs: &mpsc::Receiver<Job>,
-    ready: &mut Ready,
+    ready: &mpsc::Sender<Result<Facts, String>>,
 ) -> Result<(), String> {
     let backend = backend()?;
     let mut parameters = LlamaModelParams::default();
@@ -208,9 +221,8 @@ fn serve(
     })?;
     let mut speaker = Speaker {
         name: name.clone(),
-        template: chat::template(&model),
+        chat: Chat::of(&model),
         vocabulary: Arc::new(vocabulary(&model)),
-        model: &model,
         context,
         batch: LlamaBatch::new(PIECE, 1),
         window,
@@ -219,9 +231,7 @@ fn serve(
         evaluated,
         gates: VecDeque::new(),
     };
-    if let Some(ready) = ready.take() {
-        let _gone = ready.send(Ok(Facts { window }));
-    }
+    let _gone = ready.send(Ok(Facts { window }));
     while let Ok(job) = jobs.recv() {
         let Job { wanted, cancel, deadline, reply } = job;
         let stop = || {
@@ -262,8 +272,7 @@ fn vocabulary(model: &LlamaModel) -> Vocabulary {
 /// The model at work.
 struct Speaker<'a> {
     name: Arc<str>,
-    model: &'a LlamaModel,
-    template: LlamaChatTemplate,
+    chat: Chat<'a>,
     context: LlamaContext<'a>,
     batch: LlamaBatch<'static>,
     vocabulary: Arc<Vocabulary>,
@@ -283,11 +292,9 @@ impl Speaker<'_> {
         if let Some(why) = stop() {
             return Err(why);
         }
-        let gate = wanted.form.as_ref().map(|form| self.gate(form)).transpose()?;
-        let mut prompt =
-            chat::tokens(self.model, &self.template, &wanted.turns).map_err(|why| failed(&self.name, why))?;
-        let opening = gate.as_ref().map(|gate| gate.opening().to_vec()).unwrap_or_default();
-        prompt.extend(chat::plain_tokens(self.model, &opening));
+        let gate = wanted.form.as_ref().map(|form| self.gate(form, stop)).transpose()?;
+        let opening = gate.as_ref().map(|gate| gate.opening()).unwrap_or_default();
+        let prompt = self.prompt(&wanted.turns, opening)?;
         let least = gate.as_ref().map_or(1, |gate| gate.left(gate.start()));
         let limit = self.limit(prompt.len(), least, wanted.max_output_tokens)?;
         let reused = self.evaluate_prompt(&prompt, stop)?;
@@ -297,18 +304,40 @@ impl Speaker<'_> {
         Ok(written)
     }
 
+    /// The conversation and how its next message begins, as tokens.
+    fn prompt(&self, turns: &[Turn], opening: &[u8]) -> Result<Vec<LlamaToken>, ProviderError> {
+        let bytes = turns.iter().map(|turn| turn.text.len()).fold(0, usize::saturating_add);
+        let most = self.vocabulary.longest().saturating_mul(self.window as usize);
+        if bytes > most {
+            return Err(self.overflow(format_args!("the prompt has {bytes} bytes, and no {most} bytes fit")));
+        }
+        let longest = turns.iter().map(|turn| turn.text.len()).max().unwrap_or(0);
+        let chat = &self.chat;
+        let tokens = || {
+            let mut prompt = chat.tokens(turns)?;
+            prompt.extend(chat.plain_tokens(opening));
+            Ok(prompt)
+        };
+        let prompt = with_stack_for(longest, tokens).map_err(|why| failed(&self.name, why))?;
+        if prompt.is_empty() {
+            // There would be no logits to choose from but those of an earlier request.
+            return Err(failed(&self.name, "the model's vocabulary has no token for anything in the prompt"));
+        }
+        Ok(prompt)
+    }
+
+    fn overflow(&self, what: impl std::fmt::Display) -> ProviderError {
+        let (name, window) = (&self.name, self.window);
+        let advice = "raise `context_size` or keep less in the context";
+        let message = format!("{name}: {what}, the window holds {window} tokens; {advice}");
+        ProviderError::new(ProviderErrorClass::ContextOverflow, message)
+    }
+
     /// How many tokens the reply may have, before anything is evaluated.
     fn limit(&self, prompt: usize, least: u32, asked: u32) -> Result<u32, ProviderError> {
         let room = u32::try_from(prompt).ok().and_then(|prompt| self.window.checked_sub(prompt));
         let Some(room) = room.filter(|room| *room >= least.max(1)) else {
-            return Err(ProviderError::new(
-                ProviderErrorClass::ContextOverflow,
-                format!(
-                    "{}: the prompt has {prompt} tokens and the shortest reply {least}, the window holds {}; raise \
-                     `context_size` or keep less in the context",
-                    self.name, self.window
-                ),
-            ));
+            return Err(self.overflow(format_args!("the prompt has {prompt} tokens and the shortest reply {least}")));
         };
         let limit = asked.min(room);
         if limit < least {
@@ -423,21 +452,67 @@ impl Speaker<'_> {
         Ok(Written { text, prompt_tokens: 0, reused_tokens: 0, output_tokens: count.into(), ended })
     }
 
-    fn gate(&mut self, form: &Form) -> Result<Arc<Gate>, ProviderError> {
+    fn gate(&mut self, form: &Form, stop: Stop<'_>) -> Result<Arc<Gate>, ProviderError> {
         if let Some((_, gate)) = self.gates.iter().find(|(key, _)| *key == form.key) {
             return Ok(gate.clone());
         }
-        let gate = Gate::new((form.draw)()?, self.vocabulary.clone()).map_err(|error| failed(&self.name, error))?;
-        let gate = Arc::new(gate);
-        if self.gates.len() == KEPT_GATES {
-            self.gates.pop_front();
-        }
+        let made = Gate::new((form.draw)()?, self.vocabulary.clone(), &|| stop().is_some());
+        let gate = Arc::new(made.map_err(|why| match why {
+            NoGate::CannotWrite => failed(&self.name, why),
+            // What stops it once does so again.
+            NoGate::Stopped => stop().unwrap_or_else(ProviderError::cancelled),
+        })?);
         self.gates.push_back((form.key.clone(), gate.clone()));
+        keep(&mut self.gates, |(_, gate)| gate.bytes());
         Ok(gate)
     }
+}
+
+/// Lets go of the oldest, until those that are left are few and small enough to be kept.
+fn keep<T>(gates: &mut VecDeque<T>, bytes: impl Fn(&T) -> usize) {
+    while gates.len() > 1 && (gates.len() > KEPT_GATES || gates.iter().map(&bytes).sum::<usize>() > KEPT_BYTES) {
+        gates.pop_front();
+    }
+}
+
+/// Does the work where there is stack for a text of so many bytes: a long one gets a thread of its own.
+fn with_stack_for<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    let needed = bytes.saturating_mul(STACK_PER_BYTE);
+    // The rest is more than everything else on the model's thread uses.
+    if needed <= STACK / 2 {
+        return work();
+    }
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("cadenza-tokens".into()).stack_size(needed.saturating_add(STACK));
+        let tokens = thread
+            .spawn_scoped(scope, work)
+            .map_err(|error| format!("there is no memory to take a text of {bytes} bytes apart: {error}"))?;
+        tokens.join().map_err(|_| "internal error while a text was taken apart".to_owned())?
+    })
 }
 
 fn token_of(token: TokenId) -> LlamaToken {
     // A vocabulary has at most as many tokens as an i32 counts.
     LlamaToken::new(i32::try_from(token).unwrap_or(i32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_and_small_gates_are_kept_and_the_latest_always() {
+        let kept = |sizes: &[usize]| {
+            let mut gates = VecDeque::new();
+            for size in sizes {
+                gates.push_back(*size);
+                keep(&mut gates, |size| *size);
+            }
+            Vec::from(gates)
+        };
+        assert_eq!(kept(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), [3, 4, 5, 6, 7, 8, 9, 10]);
+        assert_eq!(kept(&[1, KEPT_BYTES / 2, KEPT_BYTES / 2]), [KEPT_BYTES / 2; 2]);
+        assert_eq!(kept(&[1, KEPT_BYTES + 1]), [KEPT_BYTES + 1]);
+        assert_eq!(kept(&[KEPT_BYTES + 1, 2]), [2]);
+    }
 }

@@ -4,7 +4,7 @@
 //! tokens than remain. Both hold from the first token on, so a reply that is no reply cannot be written: at the limit of
 //! the output the only tokens left are those that complete it. This module never asks a model.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::grammar::{Grammar, StateId};
@@ -77,6 +77,11 @@ impl Vocabulary {
         self.pieces.len()
     }
 
+    /// Bytes of the longest token.
+    pub fn longest(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.len()).max().unwrap_or(0)
+    }
+
     /// The bytes of a token; none for a token that stands for no text.
     pub fn piece(&self, token: TokenId) -> &[u8] {
         &self.pieces[token as usize]
@@ -146,8 +151,9 @@ impl Mask {
 }
 
 impl Gate {
-    /// Looks at every state once: some milliseconds for a vocabulary of 128,000 tokens.
-    pub fn new(grammar: Grammar, vocabulary: Arc<Vocabulary>) -> Result<Self, CannotWrite> {
+    /// Looks at every state once: some milliseconds for a program and a vocabulary of 128,000 tokens, and seconds for the
+    /// largest grammars. Before each state it asks whether to `stop`.
+    pub fn new(grammar: Grammar, vocabulary: Arc<Vocabulary>, stop: &dyn Fn() -> bool) -> Result<Self, NoGate> {
         let opening = grammar.forced_start();
         let mut allowed: Vec<Option<Mask>> = (0..grammar.size()).map(|_| None).collect();
         let mut before: Vec<Vec<StateId>> = vec![Vec::new(); grammar.size()];
@@ -158,6 +164,9 @@ impl Gate {
         while let Some(state) = open.pop() {
             if allowed[state as usize].is_some() {
                 continue;
+            }
+            if stop() {
+                return Err(NoGate::Stopped);
             }
             let mut mask = Mask(vec![0; vocabulary.size().div_ceil(64)]);
             if grammar.rest(state).is_none() {
@@ -187,21 +196,30 @@ impl Gate {
             distance += 1;
         }
         if left[opening.1 as usize] == NEVER {
-            return Err(CannotWrite);
+            return Err(NoGate::CannotWrite);
         }
         // A token that leads where this vocabulary cannot go on is not allowed.
-        for (lost, _) in left.iter().enumerate().filter(|(_, left)| **left == NEVER) {
-            for state in &before[lost] {
-                let mut mask = Mask(vec![0; vocabulary.size().div_ceil(64)]);
-                vocabulary.followers(&grammar, *state, |token, next| mask.set(token, left[next as usize] != NEVER));
-                if grammar.accepts(*state) {
-                    vocabulary.ends.iter().for_each(|token| mask.set(*token, true));
-                }
-                allowed[*state as usize] = Some(mask);
+        let lost = before.iter().zip(&left).filter(|(_, left)| **left == NEVER);
+        let leads_there: BTreeSet<StateId> = lost.flat_map(|(before, _)| before).copied().collect();
+        for state in leads_there {
+            if stop() {
+                return Err(NoGate::Stopped);
             }
+            let mut mask = Mask(vec![0; vocabulary.size().div_ceil(64)]);
+            vocabulary.followers(&grammar, state, |token, next| mask.set(token, left[next as usize] != NEVER));
+            if grammar.accepts(state) {
+                vocabulary.ends.iter().for_each(|token| mask.set(*token, true));
+            }
+            allowed[state as usize] = Some(mask);
         }
         let most_left = left.iter().copied().filter(|left| *left != NEVER).max().unwrap_or(0);
         Ok(Self { grammar, vocabulary, opening, allowed, left, most_left })
+    }
+
+    /// Bytes of memory that it takes, nearly all of them.
+    pub fn bytes(&self) -> usize {
+        let masks = self.allowed.iter().flatten().count();
+        masks * self.vocabulary.size().div_ceil(8) + self.grammar.bytes()
     }
 
     /// What every reply begins with: it needs no model.
@@ -371,13 +389,21 @@ fn drawn(logits: &[f32], sampling: Sampling, draw: f64, allowed: impl Fn(TokenId
     kept.last().map(|(token, _)| *token)
 }
 
-/// No sequence of this vocabulary's tokens is a reply.
+/// Why there is no gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the model's vocabulary has no tokens that write it")]
-pub struct CannotWrite;
+pub enum NoGate {
+    /// No sequence of this vocabulary's tokens is a reply.
+    #[error("the model's vocabulary has no tokens that write it")]
+    CannotWrite,
+    /// Nobody waits for it any more.
+    #[error("nobody waits for it")]
+    Stopped,
+}
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use proptest::prelude::*;
 
     use super::super::schema::{Callable, arguments_grammar, call_grammar, prose_grammar, text_grammar};
@@ -393,6 +419,10 @@ mod tests {
         pieces.push(Box::default());
         let end = pieces.len() as TokenId - 1;
         Arc::new(Vocabulary::new(pieces, vec![end]))
+    }
+
+    fn made(grammar: Grammar, vocabulary: &Arc<Vocabulary>) -> Result<Gate, NoGate> {
+        Gate::new(grammar, vocabulary.clone(), &|| false)
     }
 
     /// A reply of at most `limit` tokens by a model that says noise.
@@ -435,12 +465,12 @@ mod tests {
             let sampling = Sampling { temperature: if hot { 1.0 } else { 0.0 }, ..PLAIN };
             let parameters = Value::from_json(SCHEMA).unwrap();
             let tool = [Callable { name: "t\"ool", parameters: &parameters, program: None }];
-            let gate = Gate::new(arguments_grammar(&tool).unwrap(), vocabulary.clone()).unwrap();
+            let gate = made(arguments_grammar(&tool).unwrap(), &vocabulary).unwrap();
             let text = written(&gate, &vocabulary, gate.left(gate.start()) + more, sampling, seed);
             let value: serde_json::Value = serde_json::from_str(&text).unwrap();
             let schema: serde_json::Value = serde_json::from_str(SCHEMA).unwrap();
             prop_assert!(jsonschema::is_valid(&schema, &value), "{}", text);
-            let gate = Gate::new(call_grammar(&tool).unwrap(), vocabulary.clone()).unwrap();
+            let gate = made(call_grammar(&tool).unwrap(), &vocabulary).unwrap();
             let text = written(&gate, &vocabulary, gate.left(gate.start()) + more, sampling, seed);
             let call: serde_json::Value = serde_json::from_str(&text).unwrap();
             prop_assert!(call["name"] == "t\"ool" && jsonschema::is_valid(&schema, &call["arguments"]), "{}", text);
@@ -450,11 +480,11 @@ mod tests {
         fn noise_is_always_text_or_a_fenced_block(seed: u64, more in 0_u32..60, top_p in 0.0_f32..=1.0) {
             let vocabulary = vocabulary(&WORDS);
             let sampling = Sampling { temperature: 1.0, top_p, repeat_penalty: 1.3 };
-            let gate = Gate::new(text_grammar("```lua\n").unwrap(), vocabulary.clone()).unwrap();
+            let gate = made(text_grammar("```lua\n").unwrap(), &vocabulary).unwrap();
             let text = written(&gate, &vocabulary, gate.left(gate.start()) + more, sampling, seed);
             let code = text.strip_prefix("```lua\n").and_then(|text| text.strip_suffix("\n```")).unwrap();
             prop_assert!(!code.trim().is_empty() && !code.contains("```"), "{}", text);
-            let gate = Gate::new(prose_grammar().unwrap(), vocabulary.clone()).unwrap();
+            let gate = made(prose_grammar().unwrap(), &vocabulary).unwrap();
             let text = written(&gate, &vocabulary, gate.left(gate.start()).max(1) + more, sampling, seed);
             prop_assert!(!text.trim().is_empty(), "{:?}", text);
             prop_assert!(["```", "{", "=", "<call", "<tool"].iter().all(|sign| !text.contains(sign)), "{}", text);
@@ -466,7 +496,7 @@ mod tests {
         let parameters =
             Value::from_json(r#"{"properties": {"code": {"type": "string"}}, "required": ["code"]}"#).unwrap();
         let tool = [Callable { name: "t", parameters: &parameters, program: Some("code") }];
-        let gate = |words: &[&str]| Gate::new(call_grammar(&tool).unwrap(), vocabulary(words)).unwrap();
+        let gate = |words: &[&str]| made(call_grammar(&tool).unwrap(), &vocabulary(words)).unwrap();
         // One letter and the closing quote; what follows needs no model. One token may hold both.
         let plain = gate(&[]);
         assert_eq!(
@@ -486,7 +516,7 @@ mod tests {
     fn a_vocabulary_that_cannot_write_the_reply_is_refused() {
         let pieces = vec![Box::from(*b"x"), Box::from(*b"yy")];
         let vocabulary = Arc::new(Vocabulary::new(pieces, Vec::new()));
-        assert_eq!(Gate::new(text_grammar("``` ").unwrap(), vocabulary).unwrap_err(), CannotWrite);
+        assert_eq!(made(text_grammar("``` ").unwrap(), &vocabulary).unwrap_err(), NoGate::CannotWrite);
     }
 
     #[test]
@@ -496,13 +526,36 @@ mod tests {
         let vocabulary = Arc::new(Vocabulary::new(pieces, Vec::new()));
         let parameters = Value::from_json(r#"{"properties": {"s": {"type": "string"}}, "required": ["s"]}"#).unwrap();
         let tool = [Callable { name: "t", parameters: &parameters, program: None }];
-        let gate = Gate::new(call_grammar(&tool).unwrap(), vocabulary).unwrap();
+        let gate = made(call_grammar(&tool).unwrap(), &vocabulary).unwrap();
         let allowed: Vec<u32> = (0..3).filter(|token| gate.after(gate.start(), *token, 9).is_some()).collect();
         assert_eq!(allowed, [0, 1]);
         let logits = [0.0, 0.0, 9.0];
         for temperature in [0.0, 1.0] {
             let mut sampler = Sampler::new(Sampling { temperature, ..PLAIN }, 1);
             assert_ne!(sampler.choose(&logits, Some((&gate, gate.start(), 9))).unwrap().0, 2);
+        }
+    }
+
+    /// Every state is looked at once, and once more where a token leads nowhere; each time it can be left.
+    #[test]
+    fn making_a_gate_can_be_stopped_at_every_state() {
+        // No `0`: behind each of the many beginnings of an escape, four ways are lost.
+        let pieces = (0..=255_u8).filter(|byte| *byte != b'0').map(|byte| Box::from([byte]));
+        let vocabulary = Arc::new(Vocabulary::new(pieces.collect(), Vec::new()));
+        let schema = r#"{"properties": {"s": {"enum": ["0", "a0", "b0", "ab0", "c"]}}, "required": ["s"]}"#;
+        let parameters = Value::from_json(schema).unwrap();
+        let tool = [Callable { name: "t", parameters: &parameters, program: None }];
+        let grammar = || arguments_grammar(&tool).unwrap();
+        let ends_after = |states: usize| {
+            let asked = Cell::new(0);
+            let stop = || asked.replace(asked.get() + 1) == states;
+            (Gate::new(grammar(), vocabulary.clone(), &stop).map(|_| ()), asked.get())
+        };
+        let (whole, states) = ends_after(usize::MAX);
+        whole.unwrap();
+        assert!(states <= 2 * grammar().size(), "{states} of {}", grammar().size());
+        for stopped in 0..states {
+            assert_eq!(ends_after(stopped), (Err(NoGate::Stopped), stopped + 1));
         }
     }
 

@@ -24,6 +24,29 @@ const MAX_NAME: u64 = 64 << 10;
 /// The key of a model's tokens.
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
+/// Most layers of a model and most experts of a layer: llama.cpp ends the process over more.
+const MAX_LAYERS: u64 = 512;
+const MAX_EXPERTS: u64 = 1024;
+
+/// Models that read or fill in text instead of writing it: llama.cpp gives them no memory of what came before.
+const WITHOUT_MEMORY: [&str; 15] = [
+    "bert",
+    "clef",
+    "dream",
+    "eurobert",
+    "gemma-embedding",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "llada",
+    "llada-moe",
+    "modern-bert",
+    "neo-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "rnd1",
+    "wavtokenizer-dec",
+];
+
 /// How deep lists may stand in lists.
 const MAX_DEPTH: u32 = 4;
 
@@ -79,6 +102,8 @@ struct Header {
 enum Kept {
     Text(String),
     Number(u64),
+    /// Of a list with one number per layer, the largest.
+    Most(u64),
     /// The vocabulary, each token as its bytes.
     Tokens(BTreeSet<Box<[u8]>>),
     Other,
@@ -158,6 +183,13 @@ impl Header {
             9 if depth < MAX_DEPTH => {
                 let (kind, length) = (self.u32()?, self.u64()?);
                 match fixed_size(kind) {
+                    Some(4) if kind != 6 && (1..=MAX_LAYERS).contains(&length) => {
+                        let mut most = 0;
+                        for _ in 0..length {
+                            most = most.max(self.u32()?);
+                        }
+                        return Ok(Kept::Most(most.into()));
+                    }
                     Some(size) => self.skip(length.checked_mul(size).ok_or_else(|| self.cut_short(u64::MAX))?)?,
                     None => {
                         for _ in 0..length {
@@ -278,11 +310,12 @@ impl Header {
     }
 }
 
-/// Whether it is a model that writes text, with the numbers that llama.cpp divides by.
+/// Whether it is a model that writes text, with numbers that llama.cpp loads or refuses without ending the process.
 fn judge(kept: &BTreeMap<String, Kept>) -> Result<(), GgufError> {
     let Some(Kept::Text(architecture)) = kept.get("general.architecture") else {
         return Err(GgufError::NotAModel("it names no architecture"));
     };
+    let own = |name: &str| kept.get(&format!("{architecture}.{name}"));
     if let Some(Kept::Text(kind)) = kept.get("general.type")
         && kind != "model"
     {
@@ -310,11 +343,46 @@ fn judge(kept: &BTreeMap<String, Kept>) -> Result<(), GgufError> {
         _ => return Err(GgufError::NotAModel("its tokenizer is none of `llama`, `gpt2` and `gemma4`")),
     }
     for name in ["block_count", "embedding_length", "context_length"] {
-        if !matches!(kept.get(&format!("{architecture}.{name}")), Some(Kept::Number(1..=0x7fff_ffff))) {
+        if !matches!(own(name), Some(Kept::Number(1..=0x7fff_ffff))) {
             return Err(GgufError::NotAModel("it does not say how large it is"));
         }
     }
+    let number = |name: &str| match own(name) {
+        Some(Kept::Number(number) | Kept::Most(number)) => *number,
+        Some(Kept::Text(_) | Kept::Tokens(_) | Kept::Other) | None => 0,
+    };
+    if number("pooling_type") != 0
+        || matches!(own("attention.causal"), Some(Kept::Number(0)))
+        || WITHOUT_MEMORY.contains(&&**architecture)
+    {
+        return Err(GgufError::NotAModel("it is made for embeddings or for filling in text, not for writing it"));
+    }
+    if number("block_count") > MAX_LAYERS || number("nextn_predict_layers") > number("block_count") {
+        return Err(GgufError::Broken("its number of layers is that of no model"));
+    }
+    if let Some(Kept::Text(scaling)) = own("rope.scaling.type")
+        && !matches!(&**scaling, "none" | "linear" | "yarn" | "longrope")
+    {
+        return Err(GgufError::Broken("its positions are scaled in a way that is not known"));
+    }
+    if !experts_fit(architecture, number) {
+        return Err(GgufError::Broken("its numbers of experts do not fit each other"));
+    }
     Ok(())
+}
+
+/// Whether llama.cpp takes these numbers of experts; over others it ends the process.
+fn experts_fit(architecture: &str, number: impl Fn(&str) -> u64) -> bool {
+    let (mut experts, mut used) = (number("expert_count"), number("expert_used_count"));
+    let (groups, groups_used) = (number("expert_group_count"), number("expert_group_used_count"));
+    if matches!(architecture, "hunyuan_vl" | "hunyuan-dense") && experts <= 1 {
+        (experts, used) = (0, 0);
+    }
+    if experts == 0 {
+        return used == 0 && groups == 0;
+    }
+    let grouped = groups <= 1 || experts % groups == 0 && (1..groups).contains(&groups_used);
+    experts <= MAX_EXPERTS && (1..=experts).contains(&used) && groups < experts && grouped
 }
 
 /// Whether there is a token for this byte, as llama.cpp looks for it.

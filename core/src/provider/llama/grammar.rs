@@ -8,10 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 /// Version of every rule that makes a grammar; part of a local model's fingerprint.
-pub const VERSION: &str = "g1";
+pub const VERSION: &str = "g2";
 
 /// Most states of a grammar. `execute_program` needs about 130; a schema that needs more is refused.
 const MAX_STATES: usize = 20_000;
+
+/// Most places of a sketch: some ten times as many as a grammar of the largest size has.
+const MAX_PLACES: usize = 20 * MAX_STATES;
 
 /// A place in a [`Sketch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +64,12 @@ impl Sketch {
     pub fn place(&mut self) -> Place {
         self.places.push(Exits::default());
         Place(u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    /// Refuses a sketch that has grown too large. To be asked before each part that stands in a loop, because places are
+    /// memory, and loops in loops make more of them than there is.
+    pub fn has_room(&self) -> Result<(), TooLarge> {
+        if self.places.len() > MAX_PLACES { Err(TooLarge) } else { Ok(()) }
     }
 
     /// One byte of the range leads from one place to the other.
@@ -218,6 +227,12 @@ impl Grammar {
         self.states.len()
     }
 
+    /// Bytes of memory that it takes, nearly all of them.
+    pub fn bytes(&self) -> usize {
+        let rest: usize = self.rest.iter().flatten().map(|rest| rest.len()).sum();
+        rest + self.states.len() * size_of::<[StateId; 256]>()
+    }
+
     /// The state behind one more byte; `None` where no reply goes on like that.
     pub fn step(&self, state: StateId, byte: u8) -> Option<StateId> {
         let next = self.states[state as usize].next[usize::from(byte)];
@@ -260,7 +275,9 @@ impl Grammar {
 
 /// A grammar of more states than are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its grammar needs more than {MAX_STATES} states; use fewer or smaller nested objects, lists and lengths")]
+#[error(
+    "its grammar is too large, of more than {MAX_STATES} states; use fewer or smaller nested objects, lists and lengths"
+)]
 pub struct TooLarge;
 
 #[cfg(test)]

@@ -6,10 +6,8 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock};
 use std::time::{Instant, SystemTime};
-
-use parking_lot::Mutex;
 
 mod chat;
 mod engine;
@@ -17,17 +15,20 @@ pub mod gate;
 pub mod gguf;
 pub mod grammar;
 pub mod schema;
+mod shared;
 
-use engine::{Engine, Facts, Form, Loading, Wanted, Written};
+use engine::{Engine, Form, Loading, Wanted, Written};
 use gate::Sampling;
 use gguf::{Checked, GgufError};
 use schema::Callable;
+use shared::Shared;
 
 use super::{
     ModelReply, ModelRequest, Output, Provider, ProviderError, ProviderErrorClass, RawToolCall, ReplyFuture, ToolSpec,
     Usage, wait,
 };
 use crate::cancel::CancelToken;
+use crate::fork::PerProcess;
 use crate::ids::Digest;
 use crate::message::{AgentMessage, GrammarRef, MessageRole};
 use crate::program::Language;
@@ -124,8 +125,8 @@ impl Llama {
             );
         }
         let checked = gguf::check(&settings.path).map_err(|error| refused(LlamaProblem::File(error)))?;
-        let (engine, facts) = loaded(&settings, checked).map_err(|why| refused(LlamaProblem::Load(why)))?;
-        let (digest, window, version) = (checked.digest, facts.window, grammar::VERSION);
+        let engine = loaded(&settings, checked).map_err(|why| refused(LlamaProblem::Load(why)))?;
+        let (digest, window, version) = (checked.digest, engine.facts.window, grammar::VERSION);
         let form = if settings.gated { output.as_str() } else { "free" };
         // The path is no part of it: a file that was moved is the same model.
         let fingerprint = format!("llama:{digest}#{window}#{form}#{version}#{sampling:?}#{seed}").into();
@@ -144,7 +145,9 @@ impl Llama {
     }
 
     async fn ask(&self, request: &ModelRequest, cancel: &CancelToken) -> Result<ModelReply, ProviderError> {
+        // Without tools nothing is a call, so there is nothing that the grammar of a call would bind.
         if let Some(agreed) = request.grammar
+            && !request.tools.is_empty()
             && self.grammar(&request.tools, request.language).is_none_or(|own| own.sha256 != agreed)
         {
             let message = format!("{}: the contract names another grammar than this model has", self.settings.name);
@@ -182,18 +185,15 @@ impl Llama {
         }
     }
 
-    /// What a reply to this request may be.
+    /// What a reply to this request may be: also text, once the kernel would hand it out (V24).
     fn shape(&self, request: &ModelRequest) -> Shape {
-        // The gate opens for text once a call of this run was answered (V24).
-        let since_asked = request.messages.iter().rev().take_while(|message| message.role != MessageRole::User);
-        let called = since_asked.into_iter().any(|message| message.role == MessageRole::Tool);
         match self.first_shape(&request.tools) {
-            Shape::Call | Shape::Arguments | Shape::Program if called => Shape::CallOrProse,
+            Shape::Call | Shape::Arguments | Shape::Program if !request.hold_text => Shape::CallOrProse,
             shape => shape,
         }
     }
 
-    /// What it is before any call was answered.
+    /// What it is before any call was validated.
     ///
     /// The forms without a tool's name fit only where one tool is offered, and text only where that runs programs.
     fn first_shape(&self, tools: &[ToolSpec]) -> Shape {
@@ -370,24 +370,15 @@ struct Known {
 }
 
 /// The engine of this file with these settings, if there is one; otherwise a new one.
-fn loaded(settings: &LlamaSettings, checked: Checked) -> Result<(Arc<Engine>, Facts), String> {
-    /// Every model that is in memory, as long as somebody uses it.
-    static LOADED: Mutex<Vec<(Known, Facts, Weak<Engine>)>> = Mutex::new(Vec::new());
+fn loaded(settings: &LlamaSettings, checked: Checked) -> Result<Arc<Engine>, String> {
+    /// Every model that is in memory. A forked child finds none: those that its parent was loading never come.
+    static LOADED: LazyLock<PerProcess<Shared<Known, Engine>>> = LazyLock::new(PerProcess::default);
     let path = settings.path.canonicalize().unwrap_or_else(|_| settings.path.clone());
     let modified = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
     let LlamaSettings { context_size, threads, gpu_layers, .. } = *settings;
-    let known = Known { loading: Loading { path, context_size, threads, gpu_layers }, checked, modified };
-    // Held while the model is loaded: two who ask for one model at once shall load it once.
-    let mut all = LOADED.lock();
-    all.retain(|(_, _, engine)| engine.strong_count() > 0);
-    let found = all.iter().find(|(other, _, _)| *other == known);
-    if let Some((facts, engine)) = found.and_then(|(_, facts, engine)| Some((*facts, engine.upgrade()?))) {
-        return Ok((engine, facts));
-    }
-    let (engine, facts) = Engine::start(known.loading.clone(), settings.name.as_str().into())?;
-    let engine = Arc::new(engine);
-    all.push((known, facts, Arc::downgrade(&engine)));
-    Ok((engine, facts))
+    let loading = Loading { path, context_size, threads, gpu_layers };
+    let known = Known { loading: loading.clone(), checked, modified };
+    LOADED.get().get(known, || Engine::start(loading, settings.name.as_str().into()))
 }
 
 fn callable(tool: &ToolSpec) -> Callable<'_> {

@@ -1,8 +1,9 @@
 //! From a tool's JSON Schema, or from the light form of a program in text, to the grammar of a reply.
 //!
 //! A grammar guarantees structure: the object, its properties and their types, `enum`, `const`, `required`, nesting, and
-//! lengths up to [`MAX_COUNTED`]. It does not compare numbers (`minimum`), match `pattern` or `format`, or know a program
-//! from other text: those are judged by whoever reads the call. What the grammar cannot express at all is refused by name.
+//! lengths up to [`MAX_COUNTED`]. It does not compare numbers (`minimum`, `multipleOf`), items (`uniqueItems`) or the choices
+//! of `oneOf` with each other, match `pattern` or `format`, or know a program from other text: those are judged by whoever
+//! reads the call. What else the grammar cannot express is refused by name.
 
 use super::grammar::{Grammar, Place, Sketch, TooLarge};
 use crate::value::{Map, Value};
@@ -147,63 +148,165 @@ fn visible(sketch: &mut Sketch, from: Place, except: &str, to: Place) {
 
 // Values by schema
 
+/// What describes a value and does not bind it.
+const REMARKS: [&str; 12] = [
+    "$comment",
+    "$defs",
+    "$id",
+    "$schema",
+    "default",
+    "definitions",
+    "deprecated",
+    "description",
+    "examples",
+    "readOnly",
+    "title",
+    "writeOnly",
+];
+
+/// What no grammar here follows: a reply without regard to it may not be valid.
+const REFUSED: [&str; 18] = [
+    "$dynamicRef",
+    "$recursiveRef",
+    "$ref",
+    "additionalItems",
+    "allOf",
+    "contains",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "if",
+    "maxProperties",
+    "minProperties",
+    "not",
+    "patternProperties",
+    "prefixItems",
+    "propertyNames",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+];
+
 fn arguments(sketch: &mut Sketch, from: Place, tool: &Callable<'_>) -> Result<Place, SchemaProblem> {
     let schema = tool.parameters.as_map().ok_or(SchemaProblem::NotASchema)?;
+    arguments_object(sketch, from, schema, tool.program, 0)
+}
+
+/// The arguments: an object, or one of several.
+fn arguments_object(
+    sketch: &mut Sketch,
+    from: Place,
+    schema: &Map,
+    program: Option<&str>,
+    depth: usize,
+) -> Result<Place, SchemaProblem> {
+    judge(schema, depth)?;
+    if let Some(word) = ["const", "enum"].into_iter().find(|word| schema.contains_key(*word)) {
+        return Err(SchemaProblem::Word(word));
+    }
+    if let Some(choices) = choices(schema)? {
+        return one_of(sketch, &choices, |sketch, choice| {
+            let choice = choice.as_map().ok_or(SchemaProblem::NotAnObject)?;
+            arguments_object(sketch, from, choice, program, depth + 1)
+        });
+    }
     match schema.get("type") {
         None => {}
         Some(kind) if kind.as_str() == Some("object") => {}
         Some(_) => return Err(SchemaProblem::NotAnObject),
     }
-    object(sketch, from, schema, tool.program, 0)
+    // What a tool does not name is no argument of it, unless it says so.
+    let mut closed = schema.clone();
+    closed.entry("additionalProperties".to_owned()).or_insert(Value::Bool(false));
+    object(sketch, from, &closed, program, depth)
 }
 
 /// A value that follows the schema; gives the place behind it.
 fn value(sketch: &mut Sketch, from: Place, schema: &Value, depth: usize) -> Result<Place, SchemaProblem> {
+    sketch.has_room().map_err(SchemaProblem::TooLarge)?;
     let schema = match schema {
         Value::Bool(true) => return Ok(any(sketch, from, ANY_DEPTH)),
         Value::Map(schema) => schema,
         _ => return Err(SchemaProblem::NotASchema),
     };
-    if depth > MAX_DEPTH {
-        return Err(SchemaProblem::TooDeep);
-    }
-    for word in ["$ref", "allOf", "not", "if", "patternProperties", "prefixItems"] {
-        if schema.contains_key(word) {
-            return Err(SchemaProblem::Word(word));
-        }
-    }
+    judge(schema, depth)?;
+    let choices = choices(schema)?;
     if let Some(constant) = schema.get("const") {
         return Ok(sketch.text(from, &constant.to_json()));
     }
     if let Some(choices) = schema.get("enum") {
         let choices = choices.as_list().filter(|list| !list.is_empty()).ok_or(SchemaProblem::NoChoice("enum"))?;
-        return Ok(one_of(sketch, choices, |sketch, choice| sketch.text(from, &choice.to_json())));
+        return one_of(sketch, choices, |sketch, choice| Ok(sketch.text(from, &choice.to_json())));
     }
-    for word in ["anyOf", "oneOf"] {
-        if let Some(choices) = schema.get(word) {
-            let choices = choices.as_list().filter(|list| !list.is_empty()).ok_or(SchemaProblem::NoChoice(word))?;
-            let end = sketch.place();
-            for choice in choices {
-                let last = value(sketch, from, choice, depth + 1)?;
-                sketch.free(last, end);
-            }
-            return Ok(end);
-        }
+    if let Some(choices) = choices {
+        return one_of(sketch, &choices, |sketch, choice| value(sketch, from, choice, depth + 1));
     }
     match schema.get("type") {
         Some(Value::String(kind)) => of_type(sketch, from, kind, schema, depth),
-        Some(Value::List(kinds)) if !kinds.is_empty() => {
-            let end = sketch.place();
-            for kind in kinds {
-                let last = of_type(sketch, from, kind.as_str().unwrap_or_default(), schema, depth)?;
-                sketch.free(last, end);
-            }
-            Ok(end)
-        }
+        Some(Value::List(kinds)) if !kinds.is_empty() => one_of(sketch, kinds, |sketch, kind| {
+            of_type(sketch, from, kind.as_str().unwrap_or_default(), schema, depth)
+        }),
         Some(_) => Err(SchemaProblem::NotASchema),
         None if schema.contains_key("properties") => object(sketch, from, schema, None, depth),
         None => Ok(any(sketch, from, ANY_DEPTH)),
     }
+}
+
+/// Whether a grammar can follow this part of a schema.
+fn judge(schema: &Map, depth: usize) -> Result<(), SchemaProblem> {
+    if depth > MAX_DEPTH {
+        return Err(SchemaProblem::TooDeep);
+    }
+    match REFUSED.into_iter().find(|word| schema.contains_key(*word)) {
+        Some(word) => Err(SchemaProblem::Word(word)),
+        None => Ok(()),
+    }
+}
+
+/// The choices of `anyOf` or `oneOf`, each with what the schema says beside them.
+fn choices(schema: &Map) -> Result<Option<Vec<Value>>, SchemaProblem> {
+    let Some(word) = ["anyOf", "oneOf"].into_iter().find(|word| schema.contains_key(*word)) else { return Ok(None) };
+    let choices = schema.get(word).and_then(Value::as_list).filter(|list| !list.is_empty());
+    let choices = choices.ok_or(SchemaProblem::NoChoice(word))?;
+    let beside: Map = schema
+        .iter()
+        .filter(|(name, _)| *name != word && !REMARKS.contains(&name.as_str()))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    if beside.is_empty() {
+        return Ok(Some(choices.to_vec()));
+    }
+    // Two choices of `oneOf` that differ in little but what stands beside them would both hold.
+    let joined = choices.iter().map(|choice| joined(choice, &beside).filter(|_| word == "anyOf"));
+    joined.collect::<Option<_>>().map(Some).ok_or(SchemaProblem::Beside(word))
+}
+
+/// A schema that says what both say; `None` where that would take more than putting them together.
+fn joined(choice: &Value, beside: &Map) -> Option<Value> {
+    let mut joined = match choice {
+        Value::Bool(true) => Map::new(),
+        Value::Map(choice) => choice.clone(),
+        _ => return None,
+    };
+    // What is additional depends on the properties of the same schema.
+    let closes = |one: &Map, other: &Map| {
+        let of_other = other.get("properties");
+        one.contains_key("additionalProperties") && of_other.is_some() && one.get("properties") != of_other
+    };
+    if closes(&joined, beside) || closes(beside, &joined) {
+        return None;
+    }
+    for (name, value) in beside {
+        match joined.get(name) {
+            None => drop(joined.insert(name.clone(), value.clone())),
+            Some(own) if own == value => {}
+            Some(Value::List(own)) if name == "required" => {
+                let both = own.iter().chain(value.as_list()?).cloned().collect();
+                joined.insert(name.clone(), Value::List(both));
+            }
+            Some(_) => return None,
+        }
+    }
+    Some(Value::Map(joined))
 }
 
 fn of_type(sketch: &mut Sketch, from: Place, kind: &str, schema: &Map, depth: usize) -> Result<Place, SchemaProblem> {
@@ -223,19 +326,23 @@ fn of_type(sketch: &mut Sketch, from: Place, kind: &str, schema: &Map, depth: us
         }
         "integer" => integer(sketch, from),
         "number" => number(sketch, from),
-        "boolean" => one_of(sketch, &["true", "false"], |sketch, word| sketch.text(from, word)),
+        "boolean" => one_of(sketch, &["true", "false"], |sketch, word| Ok(sketch.text(from, word)))?,
         "null" => sketch.text(from, "null"),
         _ => return Err(SchemaProblem::NotASchema),
     })
 }
 
-fn one_of<T>(sketch: &mut Sketch, choices: &[T], mut draw: impl FnMut(&mut Sketch, &T) -> Place) -> Place {
+fn one_of<T>(
+    sketch: &mut Sketch,
+    choices: &[T],
+    mut draw: impl FnMut(&mut Sketch, &T) -> Result<Place, SchemaProblem>,
+) -> Result<Place, SchemaProblem> {
     let end = sketch.place();
     for choice in choices {
-        let last = draw(sketch, choice);
+        let last = draw(sketch, choice)?;
         sketch.free(last, end);
     }
-    end
+    Ok(end)
 }
 
 /// Properties in a fixed order: those with one possible value first, so that a model begins with what it has to write.
@@ -257,8 +364,11 @@ fn object(
     }
     let is_required = |name: &str| required.iter().any(|required| required.as_str() == Some(name));
     if properties.is_empty() {
-        let open = schema.get("additionalProperties") != Some(&Value::Bool(false)) && depth > 0;
-        return Ok(if open { any_object(sketch, from, ANY_DEPTH) } else { sketch.text(from, "{}") });
+        return match schema.get("additionalProperties") {
+            Some(Value::Bool(false)) => Ok(sketch.text(from, "{}")),
+            None | Some(Value::Bool(true)) => Ok(any_object(sketch, from, ANY_DEPTH)),
+            Some(members) => object_of(sketch, from, |sketch, from| value(sketch, from, members, depth + 1)),
+        };
     }
     let mut ordered: Vec<(&String, &Value)> = properties.iter().collect();
     ordered.sort_by_key(|(name, schema)| (!is_constant(schema), Some(name.as_str()) == program));
@@ -458,20 +568,30 @@ fn any(sketch: &mut Sketch, from: Place, depth: usize) -> Place {
 
 /// Any JSON object, so deep.
 fn any_object(sketch: &mut Sketch, from: Place, depth: usize) -> Place {
+    // Cannot fire: nothing that draws any value fails.
+    object_of(sketch, from, |sketch, from| Ok(any(sketch, from, depth.saturating_sub(1)))).unwrap_or(from)
+}
+
+/// A JSON object with any keys and members of one kind.
+fn object_of(
+    sketch: &mut Sketch,
+    from: Place,
+    member: impl FnOnce(&mut Sketch, Place) -> Result<Place, SchemaProblem>,
+) -> Result<Place, SchemaProblem> {
     let open = sketch.text(from, "{");
     let (key, end) = (sketch.place(), sketch.place());
     sketch.free(open, key);
     let quoted = sketch.text(key, "\"");
     character(sketch, quoted, quoted);
     let colon = sketch.text(quoted, "\": ");
-    let member = any(sketch, colon, depth.saturating_sub(1));
+    let member = member(sketch, colon)?;
     let again = sketch.text(member, SEPARATOR);
     sketch.free(again, key);
     for last in [open, member] {
         let closed = sketch.text(last, "}");
         sketch.free(closed, end);
     }
-    end
+    Ok(end)
 }
 
 /// The two bounds of a length, where a grammar can count so far.
@@ -515,6 +635,9 @@ pub enum SchemaProblem {
     /// A keyword that is not known here.
     #[error("its schema uses `{0}`; write the value's type out")]
     Word(&'static str),
+    /// Choices, and beside them what each of them would have to be joined with.
+    #[error("its schema has `{0}` beside words that its choices do not go together with; write each choice out")]
+    Beside(&'static str),
     /// Nothing can be written.
     #[error("`{0}` leaves no value that would be allowed")]
     NoChoice(&'static str),
@@ -642,6 +765,15 @@ mod tests {
             (r#"{"type": "string", "minLength": 300}"#, "`minLength` is above 256"),
             (r#"{"type": "string", "minLength": 3, "maxLength": 2}"#, "`maxLength` leaves no value"),
             (r#"{"type": "object", "required": ["x"]}"#, "`x` is required"),
+            (r#"{"uniqueItems": true, "type": "array", "contains": {}}"#, "`contains`"),
+            (r#"{"type": "object", "propertyNames": {"maxLength": 3}}"#, "`propertyNames`"),
+            (r#"{"type": "object", "minProperties": 1}"#, "`minProperties`"),
+            (r#"{"type": "string", "anyOf": [{"type": "integer"}]}"#, "`anyOf` beside"),
+            (r#"{"required": ["a"], "oneOf": [{"type": "object"}]}"#, "`oneOf` beside"),
+            (
+                r#"{"properties": {"a": {}}, "anyOf": [{"properties": {}, "additionalProperties": false}]}"#,
+                "`anyOf` beside",
+            ),
             (r#"{"type": "array", "minItems": 200, "items": {"type": "string", "minLength": 200}}"#, "states"),
         ] {
             let message = grammar(schema).unwrap_err().to_string();
@@ -650,11 +782,59 @@ mod tests {
                 "{message}"
             );
         }
+        // Three lists in each other are more places than there is memory for.
+        let counted = |items: &str| format!(r#"{{"type": "array", "maxItems": 256, "items": {items}}}"#);
+        let nested = counted(&counted(&counted(r#"{"type": "string", "maxLength": 256}"#)));
+        assert!(grammar(&nested).unwrap_err().to_string().contains("states"));
         let deep = format!("{}{{}}{}", r#"{"type": "array", "items": "#.repeat(20), "}".repeat(20));
         assert!(grammar(&deep).unwrap_err().to_string().contains("deeper than 16"));
-        let parameters = Value::from_json(r#"{"type": "array"}"#).unwrap();
-        let refused = arguments_grammar(&[Callable { name: "t", parameters: &parameters, program: None }]).unwrap_err();
-        assert_eq!(refused.problem, SchemaProblem::NotAnObject);
+        for (parameters, problem) in [
+            (r#"{"type": "array"}"#, SchemaProblem::NotAnObject),
+            (r##"{"$ref": "#/$defs/x", "$defs": {"x": {"type": "object"}}}"##, SchemaProblem::Word("$ref")),
+            (r#"{"allOf": [{"type": "object"}]}"#, SchemaProblem::Word("allOf")),
+            (r#"{"enum": [{}]}"#, SchemaProblem::Word("enum")),
+            (r#"{"anyOf": []}"#, SchemaProblem::NoChoice("anyOf")),
+            (r#"{"anyOf": [{"type": "string"}]}"#, SchemaProblem::NotAnObject),
+        ] {
+            assert_eq!(of_arguments(parameters).unwrap_err().problem, problem, "{parameters}");
+        }
+    }
+
+    fn of_arguments(parameters: &str) -> Result<Grammar, SchemaError> {
+        let parameters = Value::from_json(parameters).unwrap();
+        arguments_grammar(&[Callable { name: "t", parameters: &parameters, program: None }])
+    }
+
+    #[test]
+    fn arguments_are_one_object_or_one_of_several() {
+        let fits = |parameters: &str, arguments: &[&'static str]| -> Vec<&'static str> {
+            let grammar = of_arguments(parameters).unwrap();
+            arguments.iter().filter(|arguments| grammar.matches(arguments.as_bytes())).copied().collect()
+        };
+        let arguments = ["{}", r#"{"a": 1}"#, r#"{"b": 2}"#, r#"{"a": 1, "b": 2}"#, r#"{"c": "x"}"#];
+        // A tool that names no arguments has none; one that takes any says so.
+        for silent in [r#"{}"#, r#"{"type": "object", "properties": {}}"#] {
+            assert_eq!(fits(silent, &arguments), arguments[..1]);
+        }
+        assert_eq!(fits(r#"{"additionalProperties": true}"#, &arguments), arguments);
+        assert_eq!(fits(r#"{"additionalProperties": {"type": "integer"}}"#, &arguments), arguments[..4]);
+        let beside = r#"{"type": "object", "additionalProperties": false,
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "anyOf": [{"required": ["a"]}, {"required": ["b"], "title": "The other"}]}"#;
+        assert_eq!(fits(beside, &arguments), arguments[1..4]);
+        let apart = r#"{"oneOf": [{"properties": {"a": {"const": 1}}, "required": ["a"]},
+            {"properties": {"c": {"type": "string"}}, "required": ["c"]}], "description": "Either."}"#;
+        assert_eq!(fits(apart, &arguments), [arguments[1], arguments[4]]);
+    }
+
+    #[test]
+    fn members_without_a_name_follow_their_schema() {
+        let values = ["{}", r#"{"x": 1}"#, r#"{"x": 1, "y": 2}"#, r#"{"x": "1"}"#, r#"{"x": 1.5}"#];
+        let schema = r#"{"type": "object", "additionalProperties": {"type": "integer"}}"#;
+        assert_eq!(allowed(schema, &values), values[..3]);
+        assert_eq!(allowed(r#"{"type": "object", "additionalProperties": false}"#, &values), values[..1]);
+        let both = r#"{"anyOf": [{"minLength": 1}, {"maxLength": 3}], "type": "string"}"#;
+        assert_eq!(allowed(both, &["1", "\"\"", "\"abcd\""]), ["\"\"", "\"abcd\""]);
     }
 
     #[test]
