@@ -400,18 +400,8 @@ impl<'a> Attempts<'a> {
             self.prompt = Some(prompt);
         }
         loop {
-            if self.rotation.left() == 0 {
-                // The contract would take another reply, but no request is left for it (SC-1.15, S1).
-                let message = self.failures.last().map_or_else(String::new, |failure| failure.error_message.clone());
-                return Input::ProviderFailed { message: bounded(&message).into() };
-            }
-            if let Some(message) = call.trace.over_cost() {
-                return Input::BudgetSpent { message: message.into() };
-            }
-            // What the kernel saw of them it bounds itself; replies that held nothing never came to it.
-            if let Some(message) = call.trace.over_tokens().filter(|_| !self.unanswered.is_empty()) {
-                let last = self.failures.last().map_or("", |failure| &failure.error_message);
-                return Input::ProviderFailed { message: bounded(&format!("{message}; the last: {last}")).into() };
+            if let Some(end) = self.nothing_left() {
+                return end;
             }
             self.generations += 1;
             let target = target_of(&settings.provider, self.rotation.target());
@@ -426,42 +416,43 @@ impl<'a> Attempts<'a> {
             let reply = call::within(reply, target.model(), allowed + PROVIDER_GRACE, &call.trace.cancel)
                 .await
                 .unwrap_or_else(|| Err(given_up(call, target.model(), allowed)));
-            let mut entry = AccountingEntry::new(target.model(), SystemTime::now(), began.elapsed());
-            let is_model = match &reply {
-                Ok(reply) => {
-                    entry = answered(entry, reply, prompt_bytes, &settings.prices);
-                    reply.source.is_none()
-                }
-                Err(error) => {
-                    if let Some(usage) = error.usage.map(plausible) {
-                        entry.cost = settings.prices.cost(&entry.target, None, &usage);
-                        entry.usage = usage;
-                    }
-                    error.usage.is_some()
-                }
+            let entry = AccountingEntry::new(target.model(), SystemTime::now(), began.elapsed());
+            let (mut entry, must_be_priced) = match &reply {
+                Ok(reply) => (answered(entry, reply, prompt_bytes, &settings.prices), reply.source.is_none()),
+                Err(error) => (refused(entry, error, &settings.prices), error.usage.is_some()),
             };
-            let error = match reply {
-                Ok(reply) => match cut_off(&reply) {
-                    None => {
-                        self.account(entry, is_model);
-                        return self.replied(reply, &**target, prompt_bytes);
-                    }
-                    Some(words) => {
-                        let message = format!("{}: {words}", target.model());
-                        ProviderError::new(ProviderErrorClass::InvalidResponse, message)
-                    }
-                },
+            let error = match reply.and_then(|reply| whole(reply, target.model())) {
+                Ok(reply) => {
+                    self.account(entry, must_be_priced);
+                    return self.replied(reply, &**target, prompt_bytes);
+                }
                 Err(error) => error,
             };
             // The kernel never sees this reply, so its tokens are counted here.
             call.trace.charge(entry.usage.input.saturating_add(entry.usage.output));
             entry.refuse(error.class.as_str(), bounded(&error.message));
-            self.account(entry, is_model);
+            self.account(entry, must_be_priced);
             self.failed("provider", error.class.as_str(), &error.message);
             if let Some(end) = self.unanswered(target.model(), error, allowed, streams).await {
                 return end;
             }
         }
+    }
+
+    /// Why no further request may be made: none is left, or no money or tokens for it.
+    fn nothing_left(&self) -> Option<Input> {
+        let trace = &self.call.trace;
+        let last = || self.failures.last().map_or("", |failure| &failure.error_message);
+        if self.rotation.left() == 0 {
+            // The contract would take another reply, but no request is left for it (SC-1.15, S1).
+            return Some(Input::ProviderFailed { message: bounded(last()).into() });
+        }
+        if let Some(message) = trace.over_cost() {
+            return Some(Input::BudgetSpent { message: message.into() });
+        }
+        // What the kernel saw of them it bounds itself; replies that held nothing never came to it.
+        let message = trace.over_tokens().filter(|_| !self.unanswered.is_empty())?;
+        Some(Input::ProviderFailed { message: bounded(&format!("{message}; the last: {}", last())).into() })
     }
 
     /// A whole reply of a target, on its way to the adapter: of a list's, it is said who answered, and after whom.
@@ -805,23 +796,34 @@ fn answered(mut entry: AccountingEntry, reply: &ModelReply, prompt_bytes: u64, p
     entry
 }
 
-/// Why a reply that ended before its end is no reply: a program in its text may lack its last lines (EC-AD1). A structured
+/// The entry of a request that failed: what it used all the same.
+fn refused(mut entry: AccountingEntry, error: &ProviderError, prices: &Prices) -> AccountingEntry {
+    if let Some(usage) = error.usage.map(plausible) {
+        entry.cost = prices.cost(&entry.target, None, &usage);
+        entry.usage = usage;
+    }
+    entry
+}
+
+/// The reply, unless it ended before its end: a program in its text may lack its last lines (EC-AD1). A structured
 /// call shows by its own form whether it is whole.
-fn cut_off(reply: &ModelReply) -> Option<&'static str> {
-    let words = match reply.stop_reason.as_deref()?.to_ascii_lowercase().as_str() {
+fn whole(reply: ModelReply, model: &str) -> Result<ModelReply, ProviderError> {
+    let words = match reply.stop_reason.as_deref().unwrap_or_default().to_ascii_lowercase().as_str() {
         "length" | "max_tokens" | "max_output_tokens" => {
             "the reply was cut at its limit of tokens; raise `max_output_tokens`"
         }
         "model_context_window_exceeded" => "the reply was cut where the model's window ends",
         "content_filter" | "safety" | "recitation" | "refusal" => "a filter of the server cut the reply",
-        _ => return None,
+        _ => return Ok(reply),
     };
     let is_whole = |call: &RawToolCall| match Value::from_json(&call.arguments) {
         Ok(Value::Map(arguments)) => !arguments.is_empty(),
         Ok(_) | Err(_) => false,
     };
-    let whole = !reply.tool_calls.is_empty() && reply.tool_calls.iter().all(is_whole);
-    (!whole).then_some(words)
+    if !reply.tool_calls.is_empty() && reply.tool_calls.iter().all(is_whole) {
+        return Ok(reply);
+    }
+    Err(ProviderError::new(ProviderErrorClass::InvalidResponse, format!("{model}: {words}")))
 }
 
 /// The requests of one generation.
