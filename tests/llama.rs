@@ -876,7 +876,7 @@ fn run(mut draft: ContractDraft, provider: &Llama, answer: Answer) -> Ran {
     draft.model_profile_id = profile.as_str().into();
     let manifest = Manifest::new(tools.iter().map(|tool| ManifestTool::new(&*tool.name, &tool.parameters).unwrap()));
     let contract = Arc::new(draft.seal());
-    let environment = Arc::new(Environment::new(manifest, provider.fingerprint()));
+    let environment = Arc::new(Environment::new(manifest, provider.profile(), provider.fingerprint()));
     let (mut kernel, mut step) = Kernel::start(contract.clone(), environment, Millis(0));
     let mut transcript = Transcript::new(kernel.header());
     let (mut conversation, mut now, mut started) = (Vec::new(), Millis(0), 0);

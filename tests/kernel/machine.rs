@@ -116,7 +116,7 @@ fn ec_k5_ec_to1_truncation_is_deterministic_and_keeps_characters_whole() {
 #[test]
 fn ec_s6_terminate_is_final_and_a_second_run_starts_a_new_transcript() {
     let contract = Arc::new(ContractDraft::new(ToolPolicy::Optional, adapter::VERSION, "stub").seal());
-    let environment = Arc::new(Environment::new(Manifest::default(), "m"));
+    let environment = Arc::new(Environment::new(Manifest::default(), "stub", "m"));
     let (mut kernel, _) = Kernel::start(contract.clone(), environment.clone(), Millis(0));
     let step = kernel.step(Millis(0), Input::Readiness(Err("no".into())));
     assert!(matches!(step.command, Command::Finish(_)) && kernel.state() == State::Terminate);
@@ -132,7 +132,7 @@ fn ec_s6_terminate_is_final_and_a_second_run_starts_a_new_transcript() {
 fn ec_s7_an_answer_that_was_not_asked_for_ends_the_run_along_the_legal_way() {
     let start = || {
         let contract = Arc::new(ContractDraft::new(ToolPolicy::Optional, adapter::VERSION, "stub").seal());
-        Kernel::start(contract, Arc::new(Environment::new(Manifest::default(), "m")), Millis(0))
+        Kernel::start(contract, Arc::new(Environment::new(Manifest::default(), "stub", "m")), Millis(0))
     };
     let wrong =
         [Input::executed(ToolEnvelope::Ok(Arc::new(Value::Null))), Input::ProviderFailed { message: "x".into() }];
@@ -248,12 +248,12 @@ fn v38_a_kept_program_is_the_runs_decision_and_is_recorded() {
         ContractDraft {
             allowed_tools: Some(vec!["execute_program".into()]),
             completion_mode: cadenza_core::contract::CompletionMode::OnRequiredToolOk,
-            ..ContractDraft::new(ToolPolicy::Required, adapter::VERSION, "program")
+            ..ContractDraft::new(ToolPolicy::Required, adapter::Profile::Program.version(), "program")
         }
         .seal(),
     );
     let manifest = Manifest::new([cadenza_core::contract::ManifestTool::execute_program()]);
-    let environment = Arc::new(Environment::new(manifest, "m"));
+    let environment = Arc::new(Environment::new(manifest, "program", "m"));
     let (mut kernel, step) = Kernel::start(contract, environment, Millis(0));
     assert!(matches!(step.command, Command::Probe));
     let arguments = Map::from([("code".into(), "return 1".into()), ("language".into(), "lua".into())]);

@@ -11,7 +11,7 @@
 //! # use cadenza_core::kernel::*;
 //! # use cadenza_core::kernel::transcript::Transcript;
 //! # use cadenza_core::{adapter, value::{Map, Value}};
-//! let environment = Arc::new(Environment::new(Manifest::new([ManifestTool::execute_program()]), "my-model"));
+//! let environment = Arc::new(Environment::new(Manifest::new([ManifestTool::execute_program()]), "program", "my-model"));
 //! let factory = ContractFactory {
 //!     manifest: environment.manifest.clone(),
 //!     profile: adapter::Profile::Program.model_profile(),
@@ -47,13 +47,13 @@
 
 use std::sync::Arc;
 
-use crate::canonical;
 use crate::contract::manifest::ControlTool;
 use crate::contract::{CompletionMode, ExecutionContract, Manifest, Millis, ModelProfile, Spent, Tokens, ToolPolicy};
 use crate::ids::Digest;
 use crate::message::{AdapterDecision, AgentMessage, MessageRole, RejectionCode};
 use crate::outcome::{AgentOutcome, GoalStatus, Reason};
 use crate::value::{Map, Value};
+use crate::{adapter, canonical};
 
 mod clock;
 mod command;
@@ -117,12 +117,14 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// An environment with the adapter of this build and its profiles.
-    pub fn new(manifest: Manifest, model_fingerprint: impl Into<Arc<str>>) -> Self {
+    /// An environment with the profiles of this build, for a model whose replies are read by that one. A profile that does
+    /// not exist is PRECHECK's to refuse (EC-P4a).
+    pub fn new(manifest: Manifest, profile: &str, model_fingerprint: impl Into<Arc<str>>) -> Self {
+        let version = adapter::Profile::from_name(profile).map_or(adapter::VERSION, adapter::Profile::version);
         Self {
             manifest: Arc::new(manifest),
-            profiles: crate::adapter::profiles(),
-            adapter_version: crate::adapter::VERSION.into(),
+            profiles: adapter::profiles(),
+            adapter_version: version.into(),
             model_fingerprint: model_fingerprint.into(),
             refusal: None,
             snapshot_hash: None,

@@ -77,11 +77,7 @@ pub(crate) fn factory(profile: &str, grammar: Option<GrammarRef>) -> ContractFac
 
 /// What a run with that model finds around it.
 pub(crate) fn environment(profile: &str, model_fingerprint: &str) -> Arc<Environment> {
-    let environment = Environment::new(manifest(), model_fingerprint);
-    let known = environment.profiles.iter().find(|known| *known.id == *profile);
-    let adapter_version = known.map(|known| known.adapter_version.clone());
-    let adapter_version = adapter_version.unwrap_or_else(|| environment.adapter_version.clone());
-    Arc::new(Environment { adapter_version, ..environment })
+    Arc::new(Environment::new(manifest(), profile, model_fingerprint))
 }
 
 fn manifest() -> Manifest {

@@ -231,7 +231,8 @@ impl Scenario {
 
     /// The contract with its overrides and a hash that fits, unless the scenario gives one.
     pub fn sealed_contract(&self) -> Result<ExecutionContract, Mismatch> {
-        let draft = ContractDraft::new(ToolPolicy::Optional, self.adapter_version(), "stub");
+        let version = Profile::from_name(self.profile()).map_or(adapter::VERSION, Profile::version);
+        let draft = ContractDraft::new(ToolPolicy::Optional, version, "stub");
         let mut value = draft.seal().to_value();
         merge(&mut value, &self.contract);
         let read = |value: Value| ExecutionContract::from_value(value).map_err(|error| Mismatch(error.to_string()));
@@ -245,10 +246,9 @@ impl Scenario {
         read(value)
     }
 
-    /// Of the profile that the contract names.
-    fn adapter_version(&self) -> &'static str {
-        let named = self.contract.get("model_profile_id").and_then(Value::as_str);
-        named.and_then(Profile::from_name).map_or(adapter::VERSION, Profile::version)
+    /// The profile that the contract names.
+    fn profile(&self) -> &str {
+        self.contract.get("model_profile_id").and_then(Value::as_str).unwrap_or("stub")
     }
 
     fn environment(&self, contract: &ExecutionContract) -> Result<Environment, Mismatch> {
@@ -264,8 +264,7 @@ impl Scenario {
                 }
             });
         }
-        let mut environment = Environment::new(Manifest::new(tools), "scripted");
-        environment.adapter_version = self.adapter_version().into();
+        let mut environment = Environment::new(Manifest::new(tools), self.profile(), "scripted");
         environment.refusal = self.delegation_refused.as_deref().map(Arc::from);
         environment.profiles = adapter::profiles()
             .iter()
