@@ -124,12 +124,17 @@ fn speed(path: &Path) {
     let gated = Llama::new(settings(path)).expect("the model");
     let mut bare = Bare::start(path);
     let per_token = |provider: &Llama, tools: &[ToolSpec]| {
-        let request = request(PROMPT, tools);
-        // The prompt is known by then: what is left are less than a piece of it, and the reply.
-        complete(&runtime, provider, &request);
-        let (reply, took) = complete(&runtime, provider, &request);
-        let tokens = reply.usage.expect("usage").output;
-        (took.as_secs_f64() * 1e6 / tokens as f64, tokens)
+        let timed = |most| {
+            let request = ModelRequest { max_output_tokens: Some(most), ..request(PROMPT, tools) };
+            let (reply, took) = complete(&runtime, provider, &request);
+            (reply.usage.expect("usage").output, took.as_secs_f64() * 1e6)
+        };
+        timed(TOKENS);
+        // The prompt is known by then but for less than a piece of it; that, and all else that a request costs once, is
+        // in both of these.
+        let ((few, short), (many, long)) = (timed(TOKENS / 2), timed(TOKENS));
+        assert!(many > few, "replies of {few} and {many} tokens");
+        ((long - short) / (many - few) as f64, many)
     };
     let none: &[ToolSpec] = &[];
     let offered = [tool()];
