@@ -108,6 +108,11 @@ pub struct Wanted<'a> {
     pub compiles: CompileCheck<'a>,
 }
 
+/// Version of the rules of the profile with that name; [`VERSION`] for one that does not exist.
+pub fn version_of(profile: &str) -> &'static str {
+    Profile::from_name(profile).map_or(VERSION, Profile::version)
+}
+
 /// All profiles of this build (EC-P4a).
 pub fn profiles() -> Arc<[ModelProfile]> {
     Profile::ALL.map(Profile::model_profile).into()

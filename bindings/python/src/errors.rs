@@ -100,11 +100,13 @@ pub(crate) fn store_error(error: &StoreError) -> PyErr {
     PyStoreError::new_err(error.to_string())
 }
 
-/// Shows what the core warns of as Python shows warnings; `2` is the line that made the runtime or the agent.
+/// Shows what the core warns of.
 pub(crate) fn show_warnings(py: Python<'_>) -> PyResult<()> {
-    for warning in take_warnings() {
-        let warnings = PyModule::import(py, intern!(py, "warnings"))?;
-        warnings.call_method1(intern!(py, "warn"), (warning, py.get_type::<PyRuntimeWarning>(), 2))?;
-    }
-    Ok(())
+    take_warnings().into_iter().try_for_each(|warning| warn(py, warning))
+}
+
+/// Shows a text as Python shows warnings; `2` is the line that made the runtime or the agent.
+pub(crate) fn warn(py: Python<'_>, text: String) -> PyResult<()> {
+    let warnings = PyModule::import(py, intern!(py, "warnings"))?;
+    warnings.call_method1(intern!(py, "warn"), (text, py.get_type::<PyRuntimeWarning>(), 2)).map(drop)
 }

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyRuntimeWarning;
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyModule, PyString};
+use pyo3::types::{PyDict, PyList, PyString};
 
 use cadenza_core::log::{default_path, problem, refusal};
 use cadenza_core::provider::ModelSpec;
@@ -14,7 +12,7 @@ use cadenza_core::runtime::options::{LogOption, OptionError, Options, VerboseOpt
 use cadenza_core::value::{Map, Value};
 
 use crate::convert::{to_value, utf8};
-use crate::errors::{option_error, option_error_text};
+use crate::errors::{option_error, option_error_text, warn};
 use crate::provider::CallableModel;
 use crate::{log, tools, watch};
 
@@ -97,9 +95,7 @@ fn warn_of_log(py: Python<'_>, options: &Options) -> PyResult<()> {
         "log lines cannot be written to {}: {problem}; calls go on, and Runtime.dropped_log_lines counts what is lost",
         path.display()
     );
-    let warnings = PyModule::import(py, intern!(py, "warnings"))?;
-    warnings.call_method1(intern!(py, "warn"), (message, py.get_type::<PyRuntimeWarning>(), 2))?;
-    Ok(())
+    warn(py, message)
 }
 
 /// What answers requests: a callable, or the `complete` method of a provider object.

@@ -14,7 +14,6 @@ use cadenza_core::ids::CallId;
 use cadenza_core::program::{Language, lock};
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::calls::{self, CALL_FIELDS};
-use cadenza_core::runtime::options::Options;
 use cadenza_core::runtime::repertoire::{ProgramQuery, RepertoireError};
 use cadenza_core::runtime::replay::LookBackError;
 use cadenza_core::store::{CallQuery, StoreError};
@@ -67,10 +66,7 @@ pub(crate) struct PyRuntime {
 
 impl PyRuntime {
     fn build(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        Self::of_options(py, options::read_over_configuration(py, options)?)
-    }
-
-    fn of_options(py: Python<'_>, options: Options) -> PyResult<Self> {
+        let options = options::read_over_configuration(py, options)?;
         // Resolving a model may look for a local server.
         let built = py.detach(|| Runtime::builder().name(NAME).options(options).build());
         let runtime = built.map_err(|error| option_error(py, &error))?;

@@ -120,11 +120,10 @@ impl Environment {
     /// An environment with the profiles of this build, for a model whose replies are read by that one. A profile that does
     /// not exist is PRECHECK's to refuse (EC-P4a).
     pub fn new(manifest: Manifest, profile: &str, model_fingerprint: impl Into<Arc<str>>) -> Self {
-        let version = adapter::Profile::from_name(profile).map_or(adapter::VERSION, adapter::Profile::version);
         Self {
             manifest: Arc::new(manifest),
             profiles: adapter::profiles(),
-            adapter_version: version.into(),
+            adapter_version: adapter::version_of(profile).into(),
             model_fingerprint: model_fingerprint.into(),
             refusal: None,
             snapshot_hash: None,

@@ -10,7 +10,10 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use parking_lot::Mutex;
+use percent_encoding::percent_decode_str;
 use reqwest::header::{CONTENT_ENCODING, HeaderMap, HeaderName};
 use reqwest::{Client, Proxy, Response, Url};
 use serde_json::Value as Json;
@@ -230,45 +233,15 @@ pub(crate) fn names_host(url: &str) -> bool {
 /// what goes out of both user and password.
 pub(crate) fn proxy_secrets(proxy: &Secret) -> Vec<Secret> {
     let Ok(url) = Url::parse(proxy.expose()) else { return Vec::new() };
-    let (user, written) = (percent_decoded(url.username()), url.password().unwrap_or_default());
+    let decoded = |text| percent_decode_str(text).decode_utf8_lossy();
+    let (user, written) = (decoded(url.username()), url.password().unwrap_or_default());
     if user.is_empty() && written.is_empty() {
         return Vec::new();
     }
-    let password = percent_decoded(written);
-    let basic = base64(format!("{user}:{password}").as_bytes());
+    let password = decoded(written);
+    // Without the padding at the end, so that it is found with and without.
+    let basic = STANDARD_NO_PAD.encode(format!("{user}:{password}"));
     [written, &password, &basic].into_iter().filter_map(Secret::unlisted).collect()
-}
-
-fn percent_decoded(text: &str) -> String {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        match part.get(..2).and_then(|code| u8::from_str_radix(code, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                bytes.extend_from_slice(&part.as_bytes()[2..]);
-            }
-            None => {
-                bytes.push(b'%');
-                bytes.extend_from_slice(part.as_bytes());
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Without the padding at the end, so that it is found with and without.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let octets = [0, 1, 2].map(|at| u32::from(chunk.get(at).copied().unwrap_or(0)));
-        let number = octets[0] << 16 | octets[1] << 8 | octets[2];
-        for digit in 0..=chunk.len() {
-            text.push(char::from(DIGITS[(number >> (18 - 6 * digit)) as usize & 63]));
-        }
-    }
-    text
 }
 
 /// Whether a URL's host is this machine.

@@ -397,7 +397,8 @@ impl Reading {
                 Err(error) => return Ok(Err(Fault::invalid(format!("the stream is broken: {error}")))),
             };
             let Some(data) = event.data.filter(|data| !data.trim().is_empty()) else { continue };
-            match if data.trim() == "[DONE]" { Ok(true) } else { self.take(&data) } {
+            let ended = if data.trim() == "[DONE]" { Ok(true) } else { self.take(&data) };
+            match ended {
                 Ok(false) => {}
                 Ok(true) => {
                     read_to_end(events);

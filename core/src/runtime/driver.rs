@@ -60,8 +60,8 @@ pub(crate) async fn drive(contract: Arc<ExecutionContract>, environment: Arc<Env
     }
 }
 
-/// The factory of dynamic calls to models with that profile and grammar. A profile that does not exist is the contract's to name, and
-/// PRECHECK's to refuse (EC-P4a).
+/// The factory of dynamic calls to models with that profile and grammar. A profile that does not exist is the contract's to
+/// name, and PRECHECK's to refuse (EC-P4a).
 pub(crate) fn factory(profile: &str, grammar: Option<GrammarRef>) -> ContractFactory {
     static MANIFEST: LazyLock<Arc<Manifest>> = LazyLock::new(|| Arc::new(manifest()));
     let known = Profile::from_name(profile);

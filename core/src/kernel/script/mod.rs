@@ -231,8 +231,7 @@ impl Scenario {
 
     /// The contract with its overrides and a hash that fits, unless the scenario gives one.
     pub fn sealed_contract(&self) -> Result<ExecutionContract, Mismatch> {
-        let version = Profile::from_name(self.profile()).map_or(adapter::VERSION, Profile::version);
-        let draft = ContractDraft::new(ToolPolicy::Optional, version, "stub");
+        let draft = ContractDraft::new(ToolPolicy::Optional, adapter::version_of(self.profile()), "stub");
         let mut value = draft.seal().to_value();
         merge(&mut value, &self.contract);
         let read = |value: Value| ExecutionContract::from_value(value).map_err(|error| Mismatch(error.to_string()));

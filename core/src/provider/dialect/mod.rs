@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map as JsonMap, Value as Json, json};
 
 use super::target::Params;
@@ -105,8 +106,9 @@ impl Vendor {
 
 /// A model's name where it stands in a path.
 fn in_path(model: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:@".contains(&byte);
-    model.bytes().map(|byte| if plain(byte) { (byte as char).to_string() } else { format!("%{byte:02X}") }).collect()
+    const WRITTEN: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/').remove(b':').remove(b'@');
+    utf8_percent_encode(model, WRITTEN).to_string()
 }
 
 /// What separates the pieces of a stream.

@@ -33,6 +33,7 @@ use crate::ids::Digest;
 use crate::message::{AgentMessage, GrammarRef, MessageRole};
 use crate::program::Language;
 use crate::value::Value;
+use crate::warning;
 
 use chat::Turn;
 
@@ -117,12 +118,11 @@ impl Llama {
             return Err(refused(LlamaProblem::Zero));
         }
         if !settings.omitted.is_empty() {
-            let parameters = settings.omitted.join(", ");
-            tracing::warn!(
-                model = settings.name,
-                parameters,
-                "these options mean nothing to a local model; take them away"
-            );
+            warning::warn(format!(
+                "{} is not told {}, which means nothing to a local model; take that away",
+                settings.name,
+                settings.omitted.join(", ")
+            ));
         }
         let checked = gguf::check(&settings.path).map_err(|error| refused(LlamaProblem::File(error)))?;
         let engine = loaded(&settings, checked).map_err(|why| refused(LlamaProblem::Load(why)))?;
