@@ -1013,7 +1013,7 @@ fn a_delegates_own_call_timeout_ends_its_call_and_the_parent_continues() {
     parent.delegate("slow", options_of(r#"{"call_timeout_seconds": 0.3}"#)).unwrap();
     let began = Instant::now();
     assert_eq!(call(&parent, "work", &[]).value(), &"timeout".into());
-    assert!(began.elapsed() < Duration::from_secs(5), "bounded by the delegate's timeout, not by the program's");
+    assert!(began.elapsed() < Duration::from_secs(9), "bounded by the delegate's timeout, not by the program's");
 }
 
 #[test]

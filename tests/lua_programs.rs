@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 use cadenza_core::cancel::CancelToken;
@@ -996,7 +996,53 @@ fn hostile_share(share: usize) {
     }
 }
 
+/// Runs one hostile program, and says how it ended, with what, and what CPU time it took.
+fn hostile_run(name: &str, code: &str, executor: &Arc<LuaExecutor>) -> (&'static str, String, Duration) {
+    let mut world = World::with_context(r#"{"value": 5}"#);
+    world.host.executor = Arc::clone(executor);
+    world.limits = Limits {
+        cpu_time: Duration::from_millis(100),
+        max_memory_bytes: 16 << 20,
+        max_host_calls: 50,
+        ..Limits::default()
+    };
+    let began = thread_cpu_time();
+    let (class, text) = match executor.compile(code, &world.limits) {
+        Err(error) => ("compile", error.to_string()),
+        Ok(program) => {
+            let source = [Value::String(code.to_owned())];
+            let kwargs = Map::new();
+            let arguments = Arguments { args: &source, kwargs: &kwargs };
+            let bounds = Bounds { limits: &world.limits, deadline: None, cancel: &world.cancel };
+            let execution = executor.execute(&program, arguments, &world.host, &bounds);
+            let text = match &execution.result {
+                Ok(Returned::Value(value)) => value.to_json(),
+                other => format!("{other:?}"),
+            };
+            assert!(text.len() < (1 << 20) + 64, "{name}");
+            assert!(execution.output.len() <= world.limits.max_output_bytes, "{name}");
+            (class_of(&execution.result), text)
+        }
+    };
+    (class, text, thread_cpu_time() - began)
+}
+
+/// Panics that a program asks its test host for are not printed: finding the names of a backtrace in a debug build
+/// takes more CPU time than a hostile program may use.
+fn silence_wanted_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !panic.payload_as_str().is_some_and(|text| text.contains("fell over")) {
+                usual(panic);
+            }
+        }));
+    });
+}
+
 fn hostile_programs(share: usize) {
+    silence_wanted_panics();
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/hostile/lua");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
@@ -1007,34 +1053,7 @@ fn hostile_programs(share: usize) {
         let name = file.file_stem().unwrap().to_string_lossy().into_owned();
         let code = std::fs::read_to_string(file).unwrap();
         let expect = code.lines().next().and_then(|line| line.strip_prefix("-- expect: ")).unwrap_or_default();
-        let limits = Limits {
-            cpu_time: Duration::from_millis(100),
-            max_memory_bytes: 16 << 20,
-            max_host_calls: 50,
-            ..Limits::default()
-        };
-        let mut world = World::with_context(r#"{"value": 5}"#);
-        world.host.executor = Arc::clone(&executor);
-        world.limits = limits;
-        let cpu = thread_cpu_time();
-        let (class, text) = match executor.compile(&code, &world.limits) {
-            Err(error) => ("compile", error.to_string()),
-            Ok(program) => {
-                let source = [Value::String(code.clone())];
-                let kwargs = Map::new();
-                let arguments = Arguments { args: &source, kwargs: &kwargs };
-                let bounds = Bounds { limits: &world.limits, deadline: None, cancel: &world.cancel };
-                let execution = executor.execute(&program, arguments, &world.host, &bounds);
-                let text = match &execution.result {
-                    Ok(Returned::Value(value)) => value.to_json(),
-                    other => format!("{other:?}"),
-                };
-                assert!(text.len() < (1 << 20) + 64, "{name}");
-                assert!(execution.output.len() <= world.limits.max_output_bytes, "{name}");
-                (class_of(&execution.result), text)
-            }
-        };
-        let cpu = thread_cpu_time() - cpu;
+        let (class, text, mut cpu) = hostile_run(&name, &code, &executor);
         if std::env::var_os("SHOW_HOSTILE").is_some() {
             println!("{class:10} {:4} ms  {name}  {}", cpu.as_millis(), &text[..text.len().min(120)]);
         }
@@ -1043,7 +1062,12 @@ fn hostile_programs(share: usize) {
             None => expect.split(" | ").any(|one| one == class),
         };
         // Inner programs of the test host have their own 100 ms each.
-        if !as_expected || cpu > Duration::from_millis(if name.contains("reentry") { 6_000 } else { 400 }) {
+        let bound = Duration::from_millis(if name.contains("reentry") { 6_000 } else { 400 });
+        if cpu > bound {
+            // A program without bounds is so every time; a machine that was busy with its memory is not.
+            cpu = cpu.min(hostile_run(&name, &code, &executor).2);
+        }
+        if !as_expected || cpu > bound {
             wrong.push(format!(
                 "{name}: expected {expect}, got {class} after {cpu:?}: {}",
                 &text[..text.len().min(200)]

@@ -218,7 +218,7 @@ mod scripted {
         let short = ModelRequest { timeout: Duration::from_millis(50), ..request("a", "b") };
         let start = Instant::now();
         assert_eq!(complete(&model, &short).unwrap_err().class, ProviderErrorClass::Timeout);
-        assert!((50..5_000).contains(&start.elapsed().as_millis()));
+        assert!((50..9_000).contains(&start.elapsed().as_millis()));
 
         let cancel = CancelToken::default();
         let stopper = cancel.clone();
@@ -229,7 +229,7 @@ mod scripted {
         let start = Instant::now();
         let error = block_on(model.complete(&request("a", "b"), &cancel)).unwrap_err();
         assert_eq!(error.class, ProviderErrorClass::Cancelled);
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < Duration::from_secs(9));
         stop.join().unwrap();
     }
 
@@ -245,7 +245,7 @@ mod scripted {
         let model = Scripted::always(Played::Block);
         let error = block_on(model.complete(&request("a", "b"), &cancel)).unwrap_err();
         assert_eq!(error.class, ProviderErrorClass::Cancelled);
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < Duration::from_secs(9));
     }
 
     #[test]
@@ -555,7 +555,7 @@ mod lying_servers {
             let error = complete(&openai(&server.base_url()), &short).unwrap_err();
             assert_eq!(error.class, ProviderErrorClass::Timeout);
             assert!(error.message.contains("within 0.15 s"), "{error}");
-            assert!((150..5_000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+            assert!((150..9_000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
         }
     }
 
@@ -605,7 +605,7 @@ mod waiting {
             let start = Instant::now();
             let error = block_on(provider.complete(&request, &cancel)).unwrap_err();
             assert_eq!(error.class, ProviderErrorClass::Cancelled);
-            assert!((100..5_000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+            assert!((100..9_000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
         });
         gone(&server);
         // Already cancelled: nothing is sent.
@@ -772,11 +772,11 @@ mod targets {
         let short = ModelRequest { timeout: Duration::from_millis(300), ..request("x", "y") };
         let start = Instant::now();
         assert!(complete(&list(&[silent.clone(), working()], 2), &short).is_ok());
-        assert!((150..5_000).contains(&start.elapsed().as_millis()));
+        assert!((150..9_000).contains(&start.elapsed().as_millis()));
         let start = Instant::now();
         let error = complete(&list(&[silent.clone(), silent], 4), &short).unwrap_err();
         assert_eq!(error.class, ProviderErrorClass::Timeout);
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < Duration::from_secs(9));
     }
 }
 
@@ -884,7 +884,7 @@ mod resolving {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let start = Instant::now();
         assert_eq!(local::look(&format!("http://{}", silent.local_addr().unwrap())), None);
-        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
         assert_eq!(local::look("http://192.0.2.1:11434"), None);
     }
 

@@ -788,7 +788,7 @@ fn the_wall_deadline_ends_a_program() {
         let under = Under { deadline: Some(Duration::from_millis(50)), ..Under::default() };
         let started = Instant::now();
         assert_eq!(run_under("loop { }", &TestHost::default(), &under).result, Err(ProgramFailure::Deadline));
-        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
         let under = Under { deadline: Some(Duration::ZERO), ..Under::default() };
         assert_eq!(run_under("1", &TestHost::default(), &under).result, Err(ProgramFailure::Deadline));
     });

@@ -250,12 +250,12 @@ fn silence(vendor: (Vendor, &str)) {
     let error = complete(&provider, &hasty).unwrap_err();
     assert_eq!(error.class, ProviderErrorClass::Timeout, "{vendor:?}: {error}");
 
-    let silent = WireServer::always(Answer::Pieces { said: spoken(), pause: Duration::from_secs(6), cut: 3 });
+    let silent = WireServer::always(Answer::Pieces { said: spoken(), pause: Duration::from_secs(30), cut: 3 });
     let start = Instant::now();
     let short = ModelRequest { timeout: Duration::from_millis(300), ..request("calculator", "add") };
     let error = complete(&remote(vendor, &silent, true), &short).unwrap_err();
     assert_eq!(error.class, ProviderErrorClass::Timeout, "{vendor:?}: {error}");
-    assert!((300..5_500).contains(&start.elapsed().as_millis()), "{vendor:?}: {:?}", start.elapsed());
+    assert!((300..9_000).contains(&start.elapsed().as_millis()), "{vendor:?}: {:?}", start.elapsed());
 }
 
 /// SC-1.46, SC-1.47: sampling goes out under the vendor's names.

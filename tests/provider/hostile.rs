@@ -249,7 +249,7 @@ fn slow(vendor: (Vendor, &str)) {
         let start = Instant::now();
         let error = complete(&remote(vendor, &server, stream), &short).unwrap_err();
         assert_eq!(error.class, ProviderErrorClass::Timeout, "{vendor:?}: {error}");
-        assert!((400..6_000).contains(&start.elapsed().as_millis()), "{vendor:?}: {:?}", start.elapsed());
+        assert!((400..9_000).contains(&start.elapsed().as_millis()), "{vendor:?}: {:?}", start.elapsed());
     }
 }
 

@@ -266,7 +266,7 @@ def test_a_timeout_around_a_call_cancels_it():
         start = time.monotonic()
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(runtime.async_agent("tester").spin(), 0.1)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 10
         for _ in range(200):
             if runtime.calls():
                 break
