@@ -442,17 +442,19 @@ impl<'a> Attempts<'a> {
     /// Why no further request may be made: none is left, or no money or tokens for it.
     fn nothing_left(&self) -> Option<Input> {
         let trace = &self.call.trace;
-        let last = || self.failures.last().map_or("", |failure| &failure.error_message);
         if self.rotation.left() == 0 {
             // The contract would take another reply, but no request is left for it (SC-1.15, S1).
-            return Some(Input::ProviderFailed { message: bounded(last()).into() });
+            let last = self.failures.last().map_or("", |failure| &failure.error_message);
+            return Some(Input::ProviderFailed { message: bounded(last).into() });
         }
-        if let Some(message) = trace.over_cost() {
-            return Some(Input::BudgetSpent { message: message.into() });
-        }
-        // What the kernel saw of them it bounds itself; replies that held nothing never came to it.
-        let message = trace.over_tokens().filter(|_| !self.unanswered.is_empty())?;
-        Some(Input::ProviderFailed { message: bounded(&format!("{message}; the last: {}", last())).into() })
+        // What the kernel saw of the tokens it bounds itself; replies that held nothing never came to it.
+        let tokens = || trace.over_tokens().filter(|_| !self.unanswered.is_empty());
+        let message = trace.over_cost().or_else(tokens)?;
+        let message = match self.unanswered.last() {
+            Some((_, error)) => bounded(&format!("{message}; the last request failed: {}", error.message)),
+            None => message,
+        };
+        Some(Input::BudgetSpent { message: message.into() })
     }
 
     /// A whole reply of a target, on its way to the adapter: of a list's, it is said who answered, and after whom.
