@@ -237,6 +237,44 @@ fn kc_cf2_configuration_comes_from_flag_environment_file_default_in_this_order()
     check(&world.run(&["config"]), 0, &["cadenza.toml:2\n"]);
 }
 
+/// A proxy of the environment is named when it fails, and its password is in nothing that is told or kept.
+#[test]
+fn the_systems_proxy_is_named_and_its_password_is_not() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut bytes = [0; 1 << 16];
+            let read = stream.read(&mut bytes).unwrap();
+            let head = String::from_utf8_lossy(&bytes[..read]).into_owned();
+            let sent = head.lines().find(|line| line.to_lowercase().starts_with("proxy-authorization")).unwrap();
+            assert!(sent.ends_with("Basic dXM6cHJAeHktcHctc2VjcmV0"), "{sent}");
+            let body = format!("{sent}, pr@xy-pw-secret");
+            let status = "HTTP/1.1 407 Proxy Authentication Required";
+            write!(stream, "{status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        }
+    });
+    let world = World::new();
+    let alive = format!("us:pr%40xy-pw-secret@{address}");
+    for (scheme, proxy, error_type, words) in [
+        ("http", alive.as_str(), "provider", "write its user and password into `proxy`"),
+        ("https", alive.as_str(), "provider", "write its user and password into `proxy`"),
+        ("https", "us:pr%40xy-pw-secret@127.0.0.1:1", "provider", "through the system's proxy 127.0.0.1:1"),
+    ] {
+        let url = format!("{scheme}://model.invalid/v1");
+        let model = ["--model", "openai-compatible:m", "--base-url", &url, "--log", "log.jsonl"];
+        let mut command = world.command(&[&["call", "oracle", "answer"][..], &model].concat());
+        command.env(format!("{}_PROXY", scheme.to_uppercase()), format!("http://{proxy}"));
+        let ran = finished(command);
+        check(&ran, 1, &[error_type, words]);
+        let kept = std::fs::read_to_string(world.path("log.jsonl")).unwrap();
+        for told in [&ran.out, &ran.err, &kept] {
+            assert!(!told.contains("xy-pw-secret") && !told.contains("dXM6cHJAeHktcHctc2VjcmV0"), "{told}");
+        }
+    }
+}
+
 #[test]
 fn a_broken_configuration_file_is_refused_with_file_and_line() {
     let world = World::new();

@@ -367,6 +367,23 @@ fn sc_1_50_who_thinks_is_not_forced_to_a_tool() {
     }
 }
 
+/// One tool is required by its name where the vendor knows names, and else by the word: LM Studio refuses an object there,
+/// and llama.cpp reads it as `auto` (model-wire-formats.md 6).
+#[test]
+fn the_tool_is_required_in_the_words_of_the_server() {
+    for (vendor, choice) in [
+        (Vendor::OpenAi, json!({"type": "function", "function": {"name": "execute_program"}})),
+        (Vendor::OpenAiCompatible, json!("required")),
+    ] {
+        for stream in [false, true] {
+            let server = WireServer::always(Answer::Program("return 1".into()));
+            let reply = complete(&remote((vendor, "m"), &server, stream), &request("a", "b")).unwrap();
+            assert_eq!(reply.tool_calls.len(), 1, "{vendor:?}");
+            assert_eq!(server.seen()[0].body["tool_choice"], choice, "{vendor:?}");
+        }
+    }
+}
+
 /// SC-1.49, SC-1.50: effort and thinking under the vendors' names, where the model knows them.
 #[test]
 fn sc_1_50_thinking_is_asked_for_where_it_exists() {

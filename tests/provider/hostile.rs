@@ -1,11 +1,15 @@
 //! Servers that lie, break off, shout or say nothing, through every dialect, whole and in pieces: the right class, within
 //! the bound, and never a key.
 
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 
 use super::dialects::{ALL, both, listening, remote, spoken, target};
 use super::wire_server::Said;
 use super::*;
+
+/// A proxy's password.
+const PROXY: &str = "hunter2-hunter2";
 
 fn stream_type((vendor, _): (Vendor, &str)) -> &'static str {
     if vendor == Vendor::Ollama { "application/x-ndjson" } else { "text/event-stream" }
@@ -289,7 +293,6 @@ fn record(server: &WireServer, vendor: (Vendor, &str)) -> Json {
 #[test]
 fn keys_never_come_back() {
     const HEADER: &str = "tok-9f8e7d6c5b4a";
-    const PROXY: &str = "hunter2-hunter2";
     for vendor in ALL {
         let kinds = ["application/json", "text/html", stream_type(vendor), "text/plain; charset=latin1"];
         for (status, stream) in [200, 301, 400, 401, 429, 500].map(|status| [(status, false), (status, true)]).concat()
@@ -370,13 +373,45 @@ fn a_proxy_that_wants_a_password_is_told_by_its_option_and_keeps_it() {
     }
 }
 
+/// A proxy on the way to an `https` server is asked for a tunnel, and its refusal is told as its own.
+#[test]
+fn a_proxy_that_refuses_a_tunnel_is_told_by_its_option() {
+    for (status, class, words) in [
+        ("407 Proxy Authentication Required", ProviderErrorClass::Auth, "write its user and password into `proxy`"),
+        ("403 Forbidden", ProviderErrorClass::Network, "check the proxy"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proxy = Secret::unlisted(&format!("http://us:{PROXY}@{}", listener.local_addr().unwrap()));
+        let asked = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").unwrap();
+            String::from_utf8(head).unwrap()
+        });
+        let settings = RemoteSettings {
+            proxy: Some(proxy),
+            ..RemoteSettings::new(Vendor::OpenAi, "openai:m", "m", "https://model.invalid/v1")
+        };
+        let error = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap_err();
+        assert!(asked.join().unwrap().starts_with("CONNECT model.invalid:443 HTTP/1.1\r\n"));
+        assert_eq!(error.class, class, "{error}");
+        assert!(error.message.contains(words) && error.message.contains("through `proxy`"), "{error}");
+        assert!(!error.message.contains(PROXY), "{error}");
+    }
+}
+
 /// A recorded refusal, and the vendors whose servers say it, each with a model.
 type Refused = (PathBuf, Json, Vec<(Vendor, &'static str)>);
 
 fn recorded() -> Vec<Refused> {
     let mut paths: Vec<_> = std::fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
-    assert!(paths.len() >= 73, "{} fixtures", paths.len());
+    assert!(paths.len() >= 79, "{} fixtures", paths.len());
     let vendors = |fixture: &Json| -> &[Vendor] {
         match fixture["vendor"].as_str().unwrap() {
             "openai" => &[Vendor::OpenAi, Vendor::OpenAiResponses],

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value as Json;
 
-use super::http::Hidden;
+use super::http::{Hidden, PROXY_REFUSES};
 use super::{ProviderError, ProviderErrorClass};
 use crate::printable::printable;
 
@@ -121,7 +121,12 @@ impl Evidence {
             Some(other) => self.message = cut(&other.to_string()).to_owned(),
             None => {}
         }
-        // OpenRouter's, beside a code that only repeats the status.
+        // OpenRouter's, beside words that only say that the server behind it refused: what that one said, and of what it
+        // was accused.
+        if let Some(raw) = error.pointer("/metadata/raw") {
+            let raw = raw.as_str().map_or_else(|| raw.to_string(), str::to_owned);
+            self.message = cut(&format!("{}: {raw}", self.message)).to_owned();
+        }
         self.flagged = error.pointer("/metadata/reasons").is_some_and(Json::is_array);
         match error.get("details") {
             Some(Json::Array(details)) => details.iter().for_each(|detail| self.take_detail(detail)),
@@ -203,7 +208,7 @@ impl Evidence {
             429 => Some(ProviderErrorClass::RateLimit),
             529 => Some(self.overloaded()),
             413 => Some(ProviderErrorClass::ContextOverflow),
-            400 | 500 if self.speaks_of_overflow() => Some(ProviderErrorClass::ContextOverflow),
+            400 | 422 | 500 if self.speaks_of_overflow() => Some(ProviderErrorClass::ContextOverflow),
             // Anthropic says so of an empty account, with a code that says nothing.
             400 if self.speaks_of_an_empty_account() => Some(ProviderErrorClass::Quota),
             408 | 504 => Some(ProviderErrorClass::Timeout),
@@ -266,12 +271,14 @@ impl Evidence {
             "maximum context length",
             "context_length_exceeded",
             "exceed_context_size_error",
-            // OpenAI, Anthropic, Gemini, LM Studio.
+            // OpenAI, Anthropic, Gemini, LM Studio; older llama.cpp; Text Generation Inference, of gateways too.
             "exceeds the context window",
             "exceed context limit",
             "exceeds the maximum number of tokens",
             "greater than the context length",
             "with a larger context length",
+            "exceeds the available context size",
+            "`inputs` tokens + `max_new_tokens` must be <=",
         ]
         .iter()
         .any(|pattern| self.lower.contains(pattern))
@@ -286,10 +293,7 @@ impl Evidence {
 
     fn message(&self, model: &str, class: ProviderErrorClass) -> String {
         let what = match class {
-            ProviderErrorClass::Auth if self.status == 407 => {
-                "the proxy does not let it through; write its user and password into `proxy`, as \
-                 http://user:password@host:port"
-            }
+            ProviderErrorClass::Auth if self.status == 407 => PROXY_REFUSES,
             ProviderErrorClass::Auth => "authentication failed; check the API key and what it may use",
             ProviderErrorClass::Quota => "the account's quota or credit is used up; add credit or use another key",
             ProviderErrorClass::RateLimit => "too many requests; wait, or configure more targets",

@@ -11,7 +11,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use hyper_util::client::proxy::matcher::Matcher;
 use parking_lot::Mutex;
 use percent_encoding::percent_decode_str;
 use reqwest::header::{CONTENT_ENCODING, HeaderMap, HeaderName};
@@ -32,6 +33,10 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// How long an unused connection is kept.
 const KEEP_IDLE: Duration = Duration::from_secs(90);
 
+/// What is told of a proxy that wants to know who asks.
+pub(super) const PROXY_REFUSES: &str =
+    "the proxy does not let it through; write its user and password into `proxy`, as http://user:password@host:port";
+
 /// Where requests go, and how: the same for all that a target is asked in one way.
 pub(crate) struct Post {
     /// The provider's name, for messages.
@@ -42,6 +47,8 @@ pub(crate) struct Post {
     pub headers: HeaderMap,
     /// Through which proxy: the system's, none, or this one.
     pub proxy: Field<Secret>,
+    /// The same in words; empty for none.
+    pub through: String,
     /// What is removed from whatever comes back.
     pub hidden: Arc<Hidden>,
 }
@@ -244,6 +251,21 @@ pub(crate) fn proxy_secrets(proxy: &Secret) -> Vec<Secret> {
     [written, &password, &basic].into_iter().filter_map(Secret::unlisted).collect()
 }
 
+/// The address of the proxy through which the system sends what goes to a URL, and what of it must not come back.
+pub(crate) fn system_proxy(url: &Url) -> Option<(String, Vec<Secret>)> {
+    if is_loopback(url) {
+        return None;
+    }
+    let proxy = Matcher::from_system().intercept(&url.as_str().parse().ok()?)?;
+    let header = proxy.basic_auth().and_then(|header| header.to_str().ok()).unwrap_or_default();
+    let basic = header.strip_prefix("Basic ").unwrap_or_default();
+    let decoded = STANDARD.decode(basic).unwrap_or_default();
+    let of_both = String::from_utf8_lossy(&decoded);
+    let password = of_both.split_once(':').map_or("", |(_, password)| password);
+    let secrets = [basic.trim_end_matches('='), password].into_iter().filter_map(Secret::unlisted);
+    Some((proxy.uri().authority()?.to_string(), secrets.collect()))
+}
+
 /// Whether a URL's host is this machine.
 fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
@@ -367,11 +389,17 @@ fn transport_failure(post: &Post, error: reqwest::Error) -> ProviderError {
     } else {
         "the exchange broke"
     };
-    let class = if timed_out { ProviderErrorClass::Timeout } else { ProviderErrorClass::Network };
+    let through = &post.through;
     let details = chain(&error.without_url());
-    let through = if post.proxy.as_ref().is_some_and(Option::is_some) { " through `proxy`" } else { "" };
-    let message =
-        format!("{model}: {what} ({host}:{port}{through}): {details}; check `base_url`, the network and the server");
+    // The answer to CONNECT, of which there are only words.
+    let (class, advice) = if details.contains("proxy authorization required") {
+        (ProviderErrorClass::Auth, PROXY_REFUSES)
+    } else {
+        let class = if timed_out { ProviderErrorClass::Timeout } else { ProviderErrorClass::Network };
+        let proxied = "check the proxy, `base_url`, the network and the server";
+        (class, if through.is_empty() { "check `base_url`, the network and the server" } else { proxied })
+    };
+    let message = format!("{model}: {what} ({host}:{port}{through}): {details}; {advice}");
     ProviderError::new(class, post.hidden.scrub_failure(&message))
 }
 

@@ -129,8 +129,15 @@ impl Remote {
             params,
             omitted,
         };
-        let (headers, hidden) = headers(&settings, &wire)?;
-        let hidden = Arc::new(hidden);
+        let (headers, mut hidden) = headers(&settings, &wire)?;
+        let through = match &settings.proxy {
+            None => http::system_proxy(&urls[0]).map(|(address, secrets)| {
+                hidden.words.extend(secrets);
+                format!(" through the system's proxy {address}")
+            }),
+            Some(proxy) => proxy.as_ref().map(|_| " through `proxy`".to_owned()),
+        };
+        let (through, hidden) = (through.unwrap_or_default(), Arc::new(hidden));
         let fingerprint = format!("{}@{}#{}", settings.name, urls[0], wire.output.as_str()).into();
         let posts = urls.map(|url| {
             Arc::new(Post {
@@ -138,6 +145,7 @@ impl Remote {
                 url,
                 headers: headers.clone(),
                 proxy: settings.proxy.clone(),
+                through: through.clone(),
                 hidden: hidden.clone(),
             })
         });

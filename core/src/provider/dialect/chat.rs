@@ -37,7 +37,9 @@ pub(super) fn body(wire: &Wire, request: &ModelRequest, streams: bool) -> Json {
         Output::Tool if !request.tools.is_empty() => {
             body["tools"] = request.tools.iter().map(tool).collect();
             body["tool_choice"] = match wire.only_tool(request) {
-                Some(only) => json!({"type": "function", "function": {"name": &*only.name}}),
+                Some(only) if official => json!({"type": "function", "function": {"name": &*only.name}}),
+                // LM Studio refuses a name, and llama.cpp reads it as `auto`; of one tool this says the same.
+                Some(_) => "required".into(),
                 None => "auto".into(),
             };
         }
