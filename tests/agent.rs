@@ -453,6 +453,10 @@ fn a_failure_policy_falls_back_once_to_another_role() {
     let answered = outcome.metadata.unwrap();
     assert_eq!(answered.agent_outcome, AgentOutcome::CompletedWithTools);
     assert_eq!(answered.call_id, runtime.calls()[0].call_id(), "the call that answered");
+    // SC-4.12: who was asked before, and what for.
+    assert_eq!(answered.note.as_deref(), Some("the role careful was asked after bold failed"));
+    assert_eq!(answered.accounting.len(), 2);
+    assert_eq!(runtime.calls()[1].to_map()["accounting"].as_list().map(<[_]>::len), Some(1));
 }
 
 #[test]
@@ -823,13 +827,18 @@ fn sc_3_18_a_streams_timeout_says_which_bound_it_was() {
 #[test]
 fn ac_14_a_timeout_names_the_time_that_passed_and_the_option_that_raises_it() {
     let short = r#"{"provider_timeout_seconds": 0.1, "max_generation_attempts": 1}"#;
-    assert_eq!(late(short, None).0, "the model took longer than 100 ms; raise `provider_timeout_seconds`");
+    assert_eq!(late(short, None).0, "scripted took longer than 100 ms; raise `provider_timeout_seconds`");
     assert_eq!(
         late(short, Some("TimeoutError: too slow")).0,
-        "the model took longer than 100 ms; raise `provider_timeout_seconds` (TimeoutError: too slow)"
+        "scripted took longer than 100 ms; raise `provider_timeout_seconds` (TimeoutError: too slow)"
     );
     let words = "the call took longer than 200 ms; raise `call_timeout_seconds` or ask for less";
     assert_eq!(late(r#"{"call_timeout_seconds": 0.2}"#, None).0, words);
+    assert_eq!(
+        late(r#"{"provider_timeout_seconds": 0.1, "max_generation_attempts": 2}"#, None).0,
+        "2 attempts failed; the last: scripted took longer than 100 ms; raise `provider_timeout_seconds`; before: \
+         scripted gave no complete reply within 0.1 s; raise `provider_timeout_seconds` or ask a faster model"
+    );
     let (agent, _) =
         scripted_with(&["while true do end"], r#"{"call_timeout_seconds": 0.2, "program_timeout_seconds": 10}"#);
     assert_eq!(call(&agent, "work", &[]).error().unwrap().message, words);

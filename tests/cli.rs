@@ -229,7 +229,7 @@ fn kc_cf2_configuration_comes_from_flag_environment_file_default_in_this_order()
     check(
         &world.run(&["config", "--model", "library"]),
         0,
-        &["cadenza.toml:2; not used, because the model is another"],
+        &["cadenza.toml:2; not used, because the model or its address is another"],
     );
     let config = world.run(&["config", "--json", "--model", "library"]).out;
     let config: serde_json::Value = serde_json::from_str(&config).unwrap();

@@ -978,6 +978,7 @@ mod resolving {
         assert!(problem("library:x", &[]).contains("write `library`"));
         assert!(problem("openai-compatible:x", &[]).contains("base_url="));
         assert!(problem(ModelSpec::Targets(vec![]), &[]).contains("at least one"));
+        assert!(problem(ModelSpec::Targets(vec!["library".into(); 17]), &[]).contains("at most 16 models"));
         let text = problem(ModelSpec::Default, &[("CADENZA_MODEL", "nonsense")]);
         assert!(text.starts_with("environment variable CADENZA_MODEL: "), "{text}");
         assert!(!problem(KEY, &[]).contains(KEY));
@@ -1012,6 +1013,13 @@ mod resolving {
         // A key of the environment is OpenAI's: it does not go to an address that the host gave.
         let withheld = works("openai-compatible:x", ModelSettings { environment: Some(&by_variable), ..nothing() });
         assert_eq!(withheld.unwrap_err().class, ProviderErrorClass::Auth);
+
+        // Some editors begin a file so; what else is no ASCII can be in no key.
+        std::fs::write(&file, format!("\u{feff}{KEY}\r\n")).unwrap();
+        assert!(works("openai:x", of_options(key_file())).is_ok());
+        std::fs::write(&file, format!("{KEY}“")).unwrap();
+        let error = resolve(&"openai:x".into(), &of_options(key_file())).unwrap_err();
+        assert!(error.to_string().contains("characters that no HTTP header can carry"), "{error}");
 
         std::fs::write(&file, " \n").unwrap();
         let empty = of_options(key_file());
@@ -1114,7 +1122,9 @@ mod resolving {
             resolve(&model.into(), &of_options(options)).map(drop).map_err(|error| error.to_string())
         };
         let with = |base_url: &str| at("openai-compatible:x", base_url);
-        assert!(with("localhost:8000").unwrap_err().contains("http://"));
+        for no_scheme in ["localhost:8000", "127.0.0.1:8000/v1", "h/v1", "ftp://h", "//h/v1"] {
+            assert!(with(no_scheme).unwrap_err().contains("it must begin with http:// or https://"), "{no_scheme}");
+        }
         assert!(with("nonsense").unwrap_err().contains("base_url"));
         let text = with("http://user:hunter2@host/v1").unwrap_err();
         assert!(text.contains("api_key") && !text.contains("hunter2"), "{text}");

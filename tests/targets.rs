@@ -466,6 +466,19 @@ fn sc_4_01_every_request_has_a_typed_entry() {
     assert_eq!(recorded["accounting"].as_list().unwrap(), entries);
 }
 
+/// A server's names are names, however long they are.
+#[test]
+fn sc_4_07_a_name_is_kept_as_far_as_a_name_goes() {
+    let long = "é".repeat(100_000);
+    let words = || Some(long.clone());
+    let named = ModelReply { stop_reason: words(), model: words(), provider: words(), ..ModelReply::text("return 1") };
+    let outcome = World::new(&[&[reply(named)]], "{}").call();
+    let entry = &outcome.metadata.as_ref().unwrap().accounting[0];
+    for name in [&entry.stop_reason, &entry.actual_model, &entry.actual_provider] {
+        assert_eq!(name.as_deref(), Some(&*"é".repeat(128)));
+    }
+}
+
 /// SC-4.04: the latency is the request's own.
 #[test]
 fn sc_4_04_latency_is_the_time_of_the_request() {

@@ -9,6 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::value::{Map, Value};
 
+/// Most bytes of a name that somebody else gives.
+const MAX_NAME_BYTES: usize = 256;
+
 /// An amount of money: picodollars, 10^-12 US dollars. Sums stay at the largest amount instead of beginning again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(pub u64);
@@ -201,11 +204,16 @@ impl AccountingEntry {
         }
     }
 
+    /// Notes why the reply ended, in the model's own word.
+    pub fn stopped(&mut self, reason: Option<&str>) {
+        self.stop_reason = reason.map(named);
+    }
+
     /// Notes the provider and the model that answered, where they are not those that were asked.
     pub fn routed(&mut self, provider: Option<&str>, model: Option<&str>) {
         let (asked_provider, asked_model) = split(&self.target);
-        let actual_provider = provider.filter(|actual| *actual != asked_provider).map(str::to_owned);
-        let actual_model = model.filter(|actual| *actual != asked_model && *actual != self.target).map(str::to_owned);
+        let actual_provider = provider.filter(|actual| *actual != asked_provider).map(named);
+        let actual_model = model.filter(|actual| *actual != asked_model && *actual != self.target).map(named);
         (self.actual_provider, self.actual_model) = (actual_provider, actual_model);
     }
 
@@ -327,6 +335,11 @@ impl Totals {
         totals.sort_unstable_by_key(|(target, _)| *target);
         totals
     }
+}
+
+/// A server's or a host's word for something, kept as far as a name goes.
+fn named(text: &str) -> String {
+    text[..text.floor_char_boundary(MAX_NAME_BYTES)].to_owned()
 }
 
 /// `provider:name` in its two parts; a name without a provider is both.

@@ -321,10 +321,16 @@ impl<'a> Call<'a> {
         if let (Err(_), FailurePolicy::Fallback { role }) = (&outcome.result, settings.delegation.failure_policy())
             && !self.is_over()
         {
-            // The caller sees the call that answered; the record stays this call's.
+            // The caller sees the call that answered, and what was paid before; the record stays this call's.
             let answered = self.fall_back(role, &frame).await;
             outcome.result = answered.result;
-            outcome.metadata = answered.metadata.or(outcome.metadata);
+            if let Some(theirs) = answered.metadata {
+                outcome.metadata = Some(Arc::new(Metadata {
+                    accounting: metadata.accounting.iter().chain(&*theirs.accounting).cloned().collect(),
+                    note: Some(format!("the role {role} was asked after {} failed", self.agent.role()).into()),
+                    ..(*theirs).clone()
+                }));
+            }
         }
         let mut record = self.record(&frame, &outcome, &metadata, &mut attempts);
         if let Some(failed) = self.store(&frame, &record, &mut attempts) {

@@ -71,23 +71,24 @@ fn openai(model: &str) -> Vec<&'static str> {
     refused
 }
 
-/// Models from 4.7 on refuse sampling, and older ones while they think; 4.1 to 4.5 refuse two kinds of it together. Thoughts
-/// must leave room for an answer.
+/// Models from 4.7 on refuse sampling, and older ones while they think; 4.1 to 4.5 refuse two kinds of it together. Effort is
+/// known from 4.6 on, and to Opus 4.5; thinking from 3.7 on, and thoughts must leave room for an answer.
 fn anthropic(model: &str, params: &Params) -> Vec<&'static str> {
     let version = anthropic_version(model);
     let budget = params.extended_thinking.flatten();
     let room = |budget| thinking_within(version, budget, params.max_output_tokens.flatten()).is_some();
-    let thinks = budget.is_some_and(room);
+    let can_think = version >= (3, 7);
+    let thinks = can_think && budget.is_some_and(room);
     let mut refused = vec!["repeat_penalty", "seed"];
     if version >= (4, 7) || thinks {
         refused.extend(["temperature", "top_p"]);
     } else if ((4, 1)..=(4, 5)).contains(&version) && params.temperature.flatten().is_some() {
         refused.push("top_p");
     }
-    if version < (4, 5) {
+    if version < (4, 6) && !(version == (4, 5) && model.contains("opus")) {
         refused.push("reasoning_effort");
     }
-    if version < (3, 7) || (budget.is_some() && !thinks) {
+    if budget.is_some() && !thinks {
         refused.push("extended_thinking");
     }
     refused
@@ -156,7 +157,27 @@ mod tests {
             ),
             (Vendor::Anthropic, "claude-opus-4-6", &no_thinking, vec!["repeat_penalty", "seed"]),
             (Vendor::Anthropic, "claude-opus-4-6", &all, vec!["temperature", "top_p", "repeat_penalty", "seed"]),
-            (Vendor::Anthropic, "claude-sonnet-4-5", &no_thinking, vec!["top_p", "repeat_penalty", "seed"]),
+            (
+                Vendor::Anthropic,
+                "claude-sonnet-4-5",
+                &no_thinking,
+                vec!["top_p", "repeat_penalty", "seed", "reasoning_effort"],
+            ),
+            (
+                Vendor::Anthropic,
+                "claude-haiku-4-5-20251001",
+                &all,
+                vec!["temperature", "top_p", "repeat_penalty", "seed", "reasoning_effort"],
+            ),
+            (Vendor::Anthropic, "claude-opus-4-5", &no_thinking, vec!["top_p", "repeat_penalty", "seed"]),
+            (Vendor::Anthropic, "claude-sonnet-4-6", &no_thinking, vec!["repeat_penalty", "seed"]),
+            // What cannot think keeps its sampling.
+            (
+                Vendor::Anthropic,
+                "claude-3-5-haiku-latest",
+                &all,
+                vec!["repeat_penalty", "seed", "reasoning_effort", "extended_thinking"],
+            ),
         ] {
             assert_eq!(omitted(vendor, model, params), expected, "{model}");
             let forced = Params { force_params: Some(true), ..params.clone() };

@@ -18,7 +18,8 @@ const WITHIN: Duration = Duration::from_millis(200);
 /// Most bytes of an answer; a list of models is short.
 const MAX_BYTES: usize = 1 << 20;
 
-/// The first model of the Ollama at that address of this machine, if one answers and has any. Remembers the answer.
+/// The first model of the Ollama at that address of this machine that can be talked to, if one answers and has any.
+/// Remembers the answer.
 pub fn first_model(address: &str) -> Option<String> {
     static KNOWN: LazyLock<Mutex<HashMap<String, Option<String>>>> = LazyLock::new(Mutex::default);
     // Held while one looks: others wait for the answer instead of asking again.
@@ -56,12 +57,45 @@ pub fn look(address: &str) -> Option<String> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let found = head.split(' ').nth(1) == Some("200");
     let body: Json = serde_json::from_str(body).ok().filter(|_| found)?;
-    let name = body.pointer("/models/0/name").and_then(Json::as_str)?;
-    Some(name.to_owned()).filter(|name| !name.trim().is_empty())
+    first_that_talks(&body).map(str::to_owned)
+}
+
+/// The first model of the list that can be talked to.
+fn first_that_talks(list: &Json) -> Option<&str> {
+    let models = list.get("models")?.as_array()?.iter().filter(|model| !embeds(model));
+    models.filter_map(|model| model.get("name")?.as_str()).find(|name| !name.trim().is_empty())
+}
+
+/// Whether a model only turns texts into numbers, by what the list says of it.
+fn embeds(model: &Json) -> bool {
+    let of_family = |family: &Json| family.as_str().is_some_and(|family| family.contains("bert"));
+    let mut families = model.pointer("/details/families").and_then(Json::as_array).into_iter().flatten();
+    model.pointer("/details/family").is_some_and(of_family)
+        || families.any(of_family)
+        || model.get("name").and_then(Json::as_str).is_some_and(|name| name.contains("embed"))
 }
 
 /// What is left until then; `None` when nothing is.
 fn left(deadline: Instant) -> Option<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     (!left.is_zero()).then_some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_model_that_only_embeds_is_no_default() {
+        let bert = json!({"name": "nomic:latest", "details": {"family": "nomic-bert", "families": ["nomic-bert"]}});
+        let named = json!({"name": "mxbai-embed-large:latest"});
+        let several = json!({"name": "all-minilm", "details": {"families": ["bert"]}});
+        let qwen = json!({"name": "qwen3:8b", "details": {"family": "qwen3", "families": ["qwen3"]}});
+        let all = json!({"models": [bert, named, several, {"name": " "}, qwen]});
+        assert_eq!(first_that_talks(&all), Some("qwen3:8b"));
+        assert_eq!(first_that_talks(&json!({"models": [bert]})), None);
+        assert_eq!(first_that_talks(&json!({"models": []})), None);
+    }
 }

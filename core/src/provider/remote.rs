@@ -488,7 +488,8 @@ fn headers(settings: &RemoteSettings, wire: &Wire) -> Result<(HeaderMap, Hidden)
     }
     if let Some(key) = &settings.key {
         let (name, before) = settings.vendor.key_header();
-        let mut value = HeaderValue::from_str(&format!("{before}{}", key.expose())).map_err(|_| RemoteError::Key)?;
+        let text = Some(format!("{before}{}", key.expose())).filter(|text| text.is_ascii()).ok_or(RemoteError::Key)?;
+        let mut value = HeaderValue::try_from(text).map_err(|_| RemoteError::Key)?;
         value.set_sensitive(true);
         headers.insert(HeaderName::from_static(name), value);
         hidden.keys.push(key.clone());
@@ -541,10 +542,12 @@ fn endpoint(base_url: &str, path: &str) -> Result<Url, RemoteError> {
     let (version, _) = path.split_once('/').unwrap_or_default();
     let repeated = !version.is_empty() && version.starts_with('v') && base.ends_with(&format!("/{version}"));
     let path = if repeated { &path[version.len() + 1..] } else { path };
-    let url = Url::parse(&format!("{base}/{path}")).map_err(|error| wrong(&error.to_string()))?;
-    if !matches!(url.scheme(), "http" | "https") {
+    // An address without a scheme is no address to the parser, or has its host for a scheme.
+    let scheme = base.split_once(':').map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+    if !matches!(&*scheme, "http" | "https") {
         return Err(wrong("it must begin with http:// or https://"));
     }
+    let url = Url::parse(&format!("{base}/{path}")).map_err(|error| wrong(&error.to_string()))?;
     if !http::names_host(base_url) {
         return Err(wrong("it has no host; write http://host:port, and the path behind it"));
     }

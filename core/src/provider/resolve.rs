@@ -12,6 +12,7 @@ use super::absent::Absent;
 use super::cassette::Cassette;
 use super::library::{Library, nearest};
 use super::replay::{Decided, Replay};
+use super::rotation::MAX_REQUESTS;
 use super::secret::keeps_keys;
 use super::target::TargetOptions;
 use super::targets::Targets;
@@ -426,6 +427,9 @@ fn one(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provide
 }
 
 fn several(specs: &[ModelSpec], settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
+    if specs.len() > MAX_REQUESTS as usize {
+        return Err(ResolveProblem::TooManyTargets { most: MAX_REQUESTS });
+    }
     let mut named = Vec::new();
     names(specs, &mut named);
     share_nothing(&named, settings)?;
@@ -767,6 +771,7 @@ impl ResolveError {
             | ResolveProblem::NoBaseUrl
             | ResolveProblem::NoKey { .. }
             | ResolveProblem::NoTargets
+            | ResolveProblem::TooManyTargets { .. }
             | ResolveProblem::Settings { .. } => "model",
         }
     }
@@ -863,6 +868,12 @@ pub enum ResolveProblem {
     /// A list without targets, or with a target that is not named.
     #[error("a list of models names each of its models, and at least one")]
     NoTargets,
+    /// More targets than a call may ask.
+    #[error("a list has at most {most} models: a call asks no more of them")]
+    TooManyTargets {
+        /// So many.
+        most: u32,
+    },
     /// An address that cannot be one.
     #[error("`base_url` cannot be used: {why}")]
     BaseUrl {

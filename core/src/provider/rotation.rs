@@ -12,6 +12,9 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest wait, also when a server asks for more (S8).
 pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
+/// Most requests of one generation, and most targets of a list.
+pub const MAX_REQUESTS: u32 = 16;
+
 /// Where a generation's requests stand.
 #[derive(Clone, Debug)]
 pub struct Rotation {

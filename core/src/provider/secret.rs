@@ -134,9 +134,10 @@ impl Secret {
     /// Shortest text that is worth masking; a local server's dummy key may be shorter, and occurs in ordinary words.
     const MIN_SCRUBBED_BYTES: usize = 4;
 
-    /// Keeps a key. White space around it (the newline at the end of a file) is dropped; nothing left is `None`.
+    /// Keeps a key. White space around it (the newline at the end of a file) and the byte order mark that
+    /// some editors begin a file with are dropped; nothing left is `None`.
     pub fn new(text: &str) -> Option<Self> {
-        let text = text.trim();
+        let text = text.trim_start_matches('\u{feff}').trim();
         (!text.is_empty()).then(|| {
             let secret = Self(text.into());
             let mut quoted = String::new();

@@ -92,13 +92,15 @@ pub struct Setting {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     settings: BTreeMap<String, Setting>,
-    /// Models that a nearer place replaced, the nearest last.
-    replaced_models: Vec<Setting>,
+    /// Models and addresses that a nearer place replaced, by their option, the nearest last.
+    replaced: BTreeMap<&'static str, Vec<Setting>>,
     file: Option<PathBuf>,
 }
 
 /// What is said of one provider's server: it goes with the model of its place.
 const OF_ONE_SERVER: [&str; 5] = ["base_url", "api_key", "api_key_file", "headers", "proxy"];
+/// Of these, what is for nobody at another address.
+const OF_ONE_ADDRESS: [&str; 3] = ["api_key", "api_key_file", "headers"];
 
 impl Config {
     /// The configuration of this process: its environment, its working directory, the user's configuration folder.
@@ -136,8 +138,8 @@ impl Config {
     /// Sets one option; it is checked by [`Self::options`].
     pub fn set(&mut self, name: &str, value: Value, origin: Origin) {
         let before = self.settings.insert(name.to_owned(), Setting { value, origin });
-        if name == "model" {
-            self.replaced_models.extend(before);
+        if let Some(known) = ["model", "base_url"].into_iter().find(|known| *known == name) {
+            self.replaced.entry(known).or_default().extend(before);
         }
     }
 
@@ -152,8 +154,20 @@ impl Config {
         let Some(model) = self.settings.get("model").filter(|_| OF_ONE_SERVER.contains(&name)) else { return false };
         let is_nearer = model.origin.rank() > setting.origin.rank();
         // The model that held where the option was said, or came next.
-        let theirs = self.replaced_models.iter().find(|replaced| replaced.origin.rank() >= setting.origin.rank());
+        let mut models = self.replaced.get("model").into_iter().flatten();
+        let theirs = models.find(|replaced| replaced.origin.rank() >= setting.origin.rank());
         is_nearer && theirs.is_some_and(|theirs| providers_of(&theirs.value) != providers_of(&model.value))
+    }
+
+    /// Whether an option was given together with an address that a nearer place has replaced: a key belongs to the
+    /// address that it was given with. One that stands alone is for any.
+    fn is_of_another_address(&self, name: &str, setting: &Setting) -> bool {
+        let Some(address) = self.settings.get("base_url").filter(|_| OF_ONE_ADDRESS.contains(&name)) else {
+            return false;
+        };
+        let mut addresses = self.replaced.get("base_url").into_iter().flatten();
+        let theirs = addresses.find(|replaced| replaced.origin.rank() == setting.origin.rank());
+        theirs.is_some_and(|theirs| theirs.value != address.value)
     }
 
     /// The file that was read.
@@ -171,9 +185,12 @@ impl Config {
         &self.settings
     }
 
-    /// Whether an option was set and holds: not when it was said of another provider than a nearer place then named.
+    /// Whether an option was set and holds: not when it was said of another provider or address than a nearer place then
+    /// named.
     pub fn holds(&self, name: &str) -> bool {
-        self.settings.get(name).is_some_and(|setting| !self.is_of_another_provider(name, setting))
+        let elsewhere =
+            |setting| self.is_of_another_provider(name, setting) || self.is_of_another_address(name, setting);
+        self.settings.get(name).is_some_and(|setting| !elsewhere(setting))
     }
 
     /// Everything that holds, as one map of options.
@@ -365,6 +382,25 @@ mod tests {
         let mut config = load("api_key = \"sk-of-the-file\"\n", &[]).unwrap();
         config.set("model", "anthropic:b".into(), Origin::Flag("--model".into()));
         assert_eq!(key(&config).0.as_deref(), Some("sk-of-the-file"));
+    }
+
+    #[test]
+    fn a_key_stays_with_the_address_that_it_was_given_with() {
+        let file = "model = \"openai-compatible:m\"\nbase_url = \"http://a/v1\"\napi_key = \"sk-of-the-file\"\n\
+                    [headers]\nx-team = \"t\"\n";
+        let held = |config: &Config| (config.holds("api_key"), config.holds("headers"));
+        assert_eq!(held(&load(file, &[]).unwrap()), (true, true));
+        assert_eq!(held(&load(file, &[("CADENZA_BASE_URL", "http://a/v1")]).unwrap()), (true, true));
+        let elsewhere = [("CADENZA_BASE_URL", "http://b/v1")];
+        assert_eq!(held(&load(file, &elsewhere).unwrap()), (false, false));
+        let mut config = load(file, &[]).unwrap();
+        config.set("base_url", "http://b/v1".into(), Origin::Flag("--base-url".into()));
+        assert_eq!(held(&config), (false, false));
+        // Said nearer than the address that was replaced, or without one: it is meant.
+        config.set("api_key", "sk-nearer".into(), Origin::Flag("argument".into()));
+        assert_eq!(held(&config), (true, false));
+        let alone = "model = \"openai-compatible:m\"\napi_key = \"sk-of-the-file\"\n";
+        assert_eq!(held(&load(alone, &elsewhere).unwrap()), (true, false));
     }
 
     #[test]

@@ -15,8 +15,8 @@ use crate::log::LogSink;
 use crate::outcome::Durability;
 use crate::program::{Isolation, Language};
 use crate::provider::ModelSpec;
+use crate::provider::rotation::MAX_REQUESTS;
 use crate::provider::target::TargetOptions;
-use crate::runtime::settings::MAX_GENERATION_ATTEMPTS;
 use crate::runtime::target_options;
 use crate::runtime::watch::Watcher;
 use crate::store::Store;
@@ -378,8 +378,7 @@ impl Options {
                 self.verbose = Some(if verbose { VerboseOption::Stderr } else { VerboseOption::Off });
             }
             "max_generation_attempts" => {
-                self.max_generation_attempts =
-                    Some(whole("max_generation_attempts", value, 1, MAX_GENERATION_ATTEMPTS.into())?)
+                self.max_generation_attempts = Some(whole("max_generation_attempts", value, 1, MAX_REQUESTS.into())?)
             }
             "execution_repairs" => self.execution_repairs = Some(whole("execution_repairs", value, 0, 3)?),
             "provider_timeout_seconds" => self.provider_timeout = Some(seconds("provider_timeout_seconds", value)?),

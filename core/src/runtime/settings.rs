@@ -18,6 +18,7 @@ use crate::program::lock::{self, Lock};
 use crate::program::{Isolation, Language, Limits};
 use crate::prompt::ToolDocs;
 use crate::provider::cassette::{Cassette, CassetteError};
+use crate::provider::rotation::MAX_REQUESTS;
 use crate::provider::target::TargetOptions;
 use crate::provider::{self, ModelSettings, ModelSpec, Provider, Resolved};
 use crate::runtime::driver;
@@ -73,9 +74,6 @@ pub struct Settings {
     /// The contract of a root call, sealed once: it depends on nothing but these settings.
     pub(crate) root_contract: Mutex<Option<Arc<ExecutionContract>>>,
 }
-
-/// Most of `max_generation_attempts`.
-pub(crate) const MAX_GENERATION_ATTEMPTS: u32 = 16;
 
 /// A model as it was asked for, and all that was said about how to reach and ask it.
 #[derive(Clone, Debug, Default)]
@@ -308,7 +306,7 @@ impl Settings {
     /// Requests that one generation may make (AC-7.7, SC-1.15 to 1.19): as set, else two, and each target of a list once.
     pub(crate) fn generation_attempts(&self) -> u32 {
         let targets = u32::try_from(self.provider.targets().len()).unwrap_or(u32::MAX);
-        self.max_generation_attempts.unwrap_or_else(|| targets.clamp(2, MAX_GENERATION_ATTEMPTS))
+        self.max_generation_attempts.unwrap_or_else(|| targets.clamp(2, MAX_REQUESTS))
     }
 
     /// Whether a delegate of an agent with these settings can share them as they are.

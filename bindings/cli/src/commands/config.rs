@@ -104,7 +104,7 @@ impl ConfigCommand {
         for row in &rows {
             let name = context.style.name(&format!("{:names$}", row.name));
             let value = format!("{:values$}", printable_json(&row.value.to_json()));
-            let unused = if row.used { "" } else { "; not used, because the model is another provider's" };
+            let unused = if row.used { "" } else { "; not used, because the model or its address is another" };
             say(&format!("{name}  {value}  {}", context.style.faint(&format!("{}{unused}", row.origin))));
         }
         for note in &resolved.notes {

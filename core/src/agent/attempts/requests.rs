@@ -142,7 +142,11 @@ impl<'a> Attempts<'a> {
                 if call.trace.cancel.is_cancelled() { Some(Input::Cancelled { raw_hash: None }) } else { None }
             }
             _ if error.class == ProviderErrorClass::Timeout => {
-                self.time_up = model_timeout(call, model, &error, patience);
+                self.time_up = model_timeout(call, model, &error, patience).map(|words| {
+                    let mut failures = std::mem::take(&mut self.unanswered);
+                    failures.push((model.to_owned(), ProviderError::new(error.class, words)));
+                    targets::all_failed(failures).message
+                });
                 Some(Input::TimedOut { raw_hash: None })
             }
             Some(_) | None => {
@@ -336,7 +340,7 @@ fn answered(mut entry: AccountingEntry, reply: &ModelReply, prompt_bytes: u64, p
     };
     let counted = reply.usage.map_or_else(estimate, plausible);
     entry.cost = prices.cost(&entry.target, reply.model.as_deref(), &counted);
-    entry.stop_reason = reply.stop_reason.clone();
+    entry.stopped(reply.stop_reason.as_deref());
     entry.omitted_params = reply.omitted.clone();
     entry.routed(reply.provider.as_deref(), reply.model.as_deref());
     entry
@@ -396,7 +400,7 @@ fn model_timeout(call: &Call<'_>, model: &str, error: &ProviderError, patience: 
         return None;
     }
     let allowed_ms = patience.within.as_millis();
-    let words = format!("the model took longer than {allowed_ms} ms; raise `provider_timeout_seconds`");
+    let words = format!("{model} took longer than {allowed_ms} ms; raise `provider_timeout_seconds`");
     Some(if own_words { format!("{words} ({})", error.message) } else { words })
 }
 
