@@ -837,11 +837,11 @@ mod resolving {
     fn the_first_key_chooses() {
         let keys = [("GEMINI_API_KEY", KEY), ("OPENAI_API_KEY_FILE", "/no/such/file"), ("ANTHROPIC_API_KEY", KEY)];
         let default = |keys: &[(&str, &str)]| chosen(ModelSpec::Default, keys);
-        let anthropic = ("anthropic:claude-sonnet-4-5".to_owned(), Origin::Environment("ANTHROPIC_API_KEY"));
+        let anthropic = ("anthropic:claude-sonnet-5-5".to_owned(), Origin::Environment("ANTHROPIC_API_KEY"));
         assert_eq!(default(&keys).unwrap(), anthropic);
         // A file that is not there is a mistake, and no reason to ask somebody else.
         assert!(default(&keys[..2]).unwrap_err().contains("/no/such/file"));
-        let gemini = ("gemini:gemini-2.5-flash".to_owned(), Origin::Environment("GEMINI_API_KEY"));
+        let gemini = ("gemini:gemini-3.8-flash".to_owned(), Origin::Environment("GEMINI_API_KEY"));
         assert_eq!(default(&keys[..1]).unwrap(), gemini);
         // Other programs have such a key too: it is used where Gemini is asked for, and chooses nothing.
         let google = [("GOOGLE_API_KEY", KEY)];
@@ -867,7 +867,7 @@ mod resolving {
         assert_eq!((by_default.provider.model(), by_default.origin), ("ollama:qwen3:8b", Origin::Default));
         assert!(by_default.notes[0].contains("http://localhost:11434"), "{:?}", by_default.notes);
         assert_eq!(resolved(&[("OLLAMA_HOST", "0.0.0.0:9999")]).provider.model(), "ollama:qwen3:8b");
-        assert_eq!(resolved(&[("GEMINI_API_KEY", KEY)]).provider.model(), "gemini:gemini-2.5-flash");
+        assert_eq!(resolved(&[("GEMINI_API_KEY", KEY)]).provider.model(), "gemini:gemini-3.8-flash");
         // Nobody looks in the network for a model that nobody named.
         assert_eq!(resolved(&[("OLLAMA_HOST", "http://gpu.invalid:11434")]).provider.model(), "library");
         assert_eq!(*asked.lock().unwrap(), ["http://localhost:11434", "http://127.0.0.1:9999"]);

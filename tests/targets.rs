@@ -234,7 +234,9 @@ fn a_wait_beyond_the_calls_time_ends_it_at_once_with_the_servers_words() {
     let world = World::new(&[&[Fail(RateLimit, Some(30.0))]], r#"{"call_timeout_seconds": 5}"#);
     let outcome = world.call();
     assert_eq!((world.asked().as_str(), world.slept()), ("A", Vec::new()));
-    assert_eq!(outcome.error().unwrap().message, "A says rate_limit");
+    let message = &outcome.error().unwrap().message;
+    assert!(message.starts_with("A says rate_limit; the next request would have to wait 30 s, "), "{message}");
+    assert!(message.ends_with(" s left; raise `call_timeout_seconds`"), "{message}");
 }
 
 #[test]

@@ -384,6 +384,29 @@ fn the_tool_is_required_in_the_words_of_the_server() {
     }
 }
 
+/// Models that refuse tools, or to be forced to one, are held by a schema; whoever asks for the tool all the same gets it,
+/// unforced where it must be.
+#[test]
+fn who_refuses_the_tool_is_held_by_a_schema() {
+    for (vendor, model, schema) in [
+        (Vendor::OpenAi, "gpt-6-luna", "/response_format/json_schema/schema/properties/code"),
+        (Vendor::Anthropic, "claude-sonnet-5-5", "/output_config/format/schema/properties/code"),
+    ] {
+        for output in [None, Some(Output::Tool)] {
+            let server = WireServer::always(Answer::Program("return 1".into()));
+            let settings = RemoteSettings { output, ..target((vendor, model), &server) };
+            let provider = Remote::new(settings).unwrap();
+            complete(&provider, &request("a", "b")).unwrap();
+            let body = &server.seen()[0].body;
+            assert_eq!(body.pointer(schema).is_some(), output.is_none(), "{model}: {body}");
+            assert_eq!(body.get("tools").is_some(), output.is_some(), "{model}: {body}");
+            let forced = body.pointer("/tool_choice/name").is_some();
+            assert!(!forced, "{model}: {body}");
+            assert_eq!(provider.profile(), if output.is_none() { "json" } else { "tool" }, "{model}");
+        }
+    }
+}
+
 /// SC-1.49, SC-1.50: effort and thinking under the vendors' names, where the model knows them.
 #[test]
 fn sc_1_50_thinking_is_asked_for_where_it_exists() {

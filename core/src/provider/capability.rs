@@ -1,6 +1,7 @@
 //! What models refuse: a table by vendor and model, so that a parameter a model would answer with an error is left out and
 //! said to be (S18). Models that are not in it are told everything that their wire format has a name for.
 
+use super::Output;
 use super::dialect::{Vendor, thinking_within};
 use super::target::Params;
 
@@ -28,10 +29,35 @@ pub(super) fn admitted(vendor: Vendor, model: &str, params: &Params) -> (Params,
     (params, omitted)
 }
 
+/// How a model is asked for a program when nothing is said: as it can best be held to it. Ollama can force no tool, but
+/// holds every model to a schema.
+pub(super) fn output(vendor: Vendor, model: &str, params: &Params) -> Output {
+    let held_by_schema = match vendor {
+        Vendor::OpenAi => refuses_tools(model, params),
+        Vendor::Anthropic => !may_be_forced(model),
+        Vendor::Ollama => true,
+        Vendor::OpenAiResponses | Vendor::OpenAiCompatible | Vendor::Gemini => false,
+    };
+    if held_by_schema { Output::JsonSchema } else { Output::Tool }
+}
+
+/// Whether a model may be told which tool it must use: Fable and Mythos from 5.1 on may not, and no Claude from 5.5 on.
+pub(super) fn may_be_forced(claude: &str) -> bool {
+    let first = if ["fable", "mythos"].iter().any(|name| claude.contains(name)) { (5, 1) } else { (5, 5) };
+    anthropic_version(claude) < first
+}
+
+/// Whether a model refuses tools in chat completions: from 5.4 on while it reasons, which it does by itself from 5.6 on.
+fn refuses_tools(gpt: &str, params: &Params) -> bool {
+    let effort = params.reasoning_effort.as_ref().and_then(Option::as_deref);
+    let reasons = |version| effort.map_or(version >= (5, 6), |effort| effort != "none");
+    gpt_version(gpt).is_some_and(|version| version >= (5, 4) && reasons(version))
+}
+
 fn refused(vendor: Vendor, model: &str, params: &Params) -> Vec<&'static str> {
     match vendor {
-        Vendor::OpenAi => openai(model),
-        Vendor::OpenAiResponses => [&openai(model)[..], &["seed"]].concat(),
+        Vendor::OpenAi => openai(model, params),
+        Vendor::OpenAiResponses => [&openai(model, params)[..], &["seed"]].concat(),
         // Whatever runs behind it: the server says what it does not know.
         Vendor::OpenAiCompatible => vec!["extended_thinking"],
         Vendor::Anthropic => anthropic(model, params),
@@ -62,13 +88,34 @@ fn ollama(params: &Params) -> Vec<&'static str> {
     if known { Vec::new() } else { vec!["reasoning_effort"] }
 }
 
-/// Reasoning models refuse sampling; the others refuse to be told how much to reason.
-fn openai(model: &str) -> Vec<&'static str> {
-    let reasons =
-        ["o1", "o3", "o4", "gpt-5"].iter().any(|prefix| model.starts_with(prefix)) && !model.starts_with("gpt-5-chat");
+/// Reasoning models refuse sampling, those that can be told not to reason only while they do; the others refuse to be told
+/// how much to reason.
+fn openai(model: &str, params: &Params) -> Vec<&'static str> {
+    let model = base_of(model);
+    let version = gpt_version(model);
+    let is_chat = model.split('-').any(|part| part == "chat");
+    let is_o = ["o1", "o3", "o4"].iter().any(|prefix| model.starts_with(prefix));
+    let reasons = is_o || version.is_some_and(|version| version >= (5, 0)) && !is_chat;
+    let told_not_to = params.reasoning_effort.as_ref().and_then(Option::as_deref) == Some("none");
     let mut refused = vec!["repeat_penalty", "extended_thinking"];
-    refused.extend(if reasons { &["temperature", "top_p"][..] } else { &["reasoning_effort"] });
+    if !reasons {
+        refused.push("reasoning_effort");
+    } else if !told_not_to || version < Some((5, 1)) {
+        refused.extend(["temperature", "top_p"]);
+    }
     refused
+}
+
+/// The model that a name stands for: `ft:o4-mini-2025-04-16:org::id` is one that was trained further.
+fn base_of(model: &str) -> &str {
+    model.strip_prefix("ft:").map_or(model, |rest| rest.split(':').next().unwrap_or(rest))
+}
+
+/// `gpt-5.6-terra` by its numbers; `None` for other families.
+fn gpt_version(model: &str) -> Option<(u32, u32)> {
+    let number = base_of(model).strip_prefix("gpt-")?.split('-').next()?;
+    let (major, minor) = number.split_once('.').unwrap_or((number, "0"));
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Models from 4.7 on refuse sampling, and older ones while they think; 4.1 to 4.5 refuse two kinds of it together. Effort is
@@ -125,6 +172,36 @@ mod tests {
         }
     }
 
+    /// Who refuses a tool, or to be forced to one, is asked for what holds it all the same.
+    #[test]
+    fn a_model_is_asked_for_a_program_as_it_can_be_held_to_it() {
+        let effort =
+            |word: Option<&str>| Params { reasoning_effort: word.map(|word| Some(word.into())), ..Params::default() };
+        for (vendor, model, word, expected) in [
+            (Vendor::OpenAi, "gpt-4.1", None, Output::Tool),
+            (Vendor::OpenAi, "gpt-5.1", Some("high"), Output::Tool),
+            (Vendor::OpenAi, "gpt-5.4", None, Output::Tool),
+            (Vendor::OpenAi, "gpt-5.4-mini", Some("low"), Output::JsonSchema),
+            (Vendor::OpenAi, "gpt-5.6-terra", None, Output::JsonSchema),
+            (Vendor::OpenAi, "gpt-5.6-terra", Some("none"), Output::Tool),
+            (Vendor::OpenAi, "gpt-6-luna", None, Output::JsonSchema),
+            (Vendor::OpenAi, "gpt-6.1-sol-2026-10-20", Some("high"), Output::JsonSchema),
+            (Vendor::OpenAi, "o3", Some("high"), Output::Tool),
+            (Vendor::OpenAiResponses, "gpt-6-luna", Some("high"), Output::Tool),
+            (Vendor::OpenAiCompatible, "gpt-6-luna", None, Output::Tool),
+            (Vendor::Anthropic, "claude-sonnet-4-5-20250929", None, Output::Tool),
+            (Vendor::Anthropic, "claude-opus-5", None, Output::Tool),
+            (Vendor::Anthropic, "claude-fable-5", None, Output::Tool),
+            (Vendor::Anthropic, "claude-fable-5-1", None, Output::JsonSchema),
+            (Vendor::Anthropic, "anthropic.claude-opus-5-5", None, Output::JsonSchema),
+            (Vendor::Anthropic, "claude-haiku-5-5", None, Output::JsonSchema),
+            (Vendor::Gemini, "gemini-3.8-flash", Some("high"), Output::Tool),
+            (Vendor::Ollama, "qwen3", None, Output::JsonSchema),
+        ] {
+            assert_eq!(output(vendor, model, &effort(word)), expected, "{model} {word:?}");
+        }
+    }
+
     /// S18: what each model refuses is left out and named; whoever forces it sends it.
     #[test]
     fn s18_what_a_model_refuses_is_left_out() {
@@ -138,11 +215,23 @@ mod tests {
             ..Params::default()
         };
         let no_thinking = Params { extended_thinking: None, ..all.clone() };
+        let no_reasoning = Params { reasoning_effort: Some(Some("none".into())), ..no_thinking.clone() };
         let omitted = |vendor, model: &str, params: &Params| admitted(vendor, model, params).1;
         for (vendor, model, params, expected) in [
             (Vendor::OpenAi, "gpt-5.1", &all, vec!["temperature", "top_p", "repeat_penalty", "extended_thinking"]),
             (Vendor::OpenAi, "o3-mini", &no_thinking, vec!["temperature", "top_p", "repeat_penalty"]),
+            (
+                Vendor::OpenAi,
+                "ft:o4-mini-2025-04-16:org::id",
+                &no_thinking,
+                vec!["temperature", "top_p", "repeat_penalty"],
+            ),
+            (Vendor::OpenAi, "gpt-6-luna", &no_thinking, vec!["temperature", "top_p", "repeat_penalty"]),
+            (Vendor::OpenAi, "gpt-6-luna", &no_reasoning, vec!["repeat_penalty"]),
+            (Vendor::OpenAi, "gpt-5-mini", &no_reasoning, vec!["temperature", "top_p", "repeat_penalty"]),
+            (Vendor::OpenAi, "gpt-5-chat-latest", &no_thinking, vec!["repeat_penalty", "reasoning_effort"]),
             (Vendor::OpenAi, "gpt-4.1", &no_thinking, vec!["repeat_penalty", "reasoning_effort"]),
+            (Vendor::OpenAi, "gpt-4o", &no_thinking, vec!["repeat_penalty", "reasoning_effort"]),
             (Vendor::OpenAiResponses, "o3", &no_thinking, vec!["temperature", "top_p", "repeat_penalty", "seed"]),
             (Vendor::OpenAiCompatible, "qwen", &all, vec!["extended_thinking"]),
             (Vendor::Gemini, "gemini-3-pro", &all, vec!["repeat_penalty", "extended_thinking"]),

@@ -396,8 +396,14 @@ fn transport_failure(post: &Post, error: reqwest::Error) -> ProviderError {
         (ProviderErrorClass::Auth, PROXY_REFUSES)
     } else {
         let class = if timed_out { ProviderErrorClass::Timeout } else { ProviderErrorClass::Network };
-        let proxied = "check the proxy, `base_url`, the network and the server";
-        (class, if through.is_empty() { "check `base_url`, the network and the server" } else { proxied })
+        let advice = if details.contains("UnknownIssuer") {
+            "nobody whom this machine trusts vouches for its certificate; name a file of authorities in SSL_CERT_FILE"
+        } else if through.is_empty() {
+            "check `base_url`, the network and the server"
+        } else {
+            "check the proxy, `base_url`, the network and the server"
+        };
+        (class, advice)
     };
     let message = format!("{model}: {what} ({host}:{port}{through}): {details}; {advice}");
     ProviderError::new(class, post.hidden.scrub_failure(&message))

@@ -58,7 +58,7 @@ pub struct RemoteSettings {
     pub headers: Vec<(String, Secret)>,
     /// Through which proxy: the system's (`None`), none (`Some(None)`), or this one.
     pub proxy: Field<Secret>,
-    /// How a program is asked for; `None` leaves it to the vendor's best way.
+    /// How a program is asked for; `None` leaves it to what holds the model best.
     pub output: Option<Output>,
     /// Whether replies are asked for in pieces; `None` when somebody listens.
     pub stream: Option<bool>,
@@ -121,10 +121,11 @@ impl Remote {
                 omitted.join(", ")
             ));
         }
+        let usual = capability::output(settings.vendor, &settings.wire_name, &params);
         let wire = Wire {
             vendor: settings.vendor,
             model: settings.wire_name.clone(),
-            output: settings.output.unwrap_or(settings.vendor.output()),
+            output: settings.output.unwrap_or(usual),
             context_size: settings.context_size,
             params,
             omitted,

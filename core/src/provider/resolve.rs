@@ -14,9 +14,10 @@ use super::library::{Library, nearest};
 use super::replay::{Decided, Replay};
 use super::rotation::MAX_REQUESTS;
 use super::secret::keeps_keys;
-use super::target::TargetOptions;
+use super::target::{Entries, Params, TargetOptions};
 use super::targets::Targets;
 use super::{Provider, Secret};
+use crate::warning;
 
 /// What a host asks for as `model`.
 #[derive(Clone, Debug, Default)]
@@ -156,10 +157,10 @@ pub const MODEL_VARIABLE: &str = "CADENZA_MODEL";
 pub const DEFAULT_OPENAI_MODEL: &str = "gpt-5.1";
 
 /// The model that an `ANTHROPIC_API_KEY` alone stands for.
-pub const DEFAULT_ANTHROPIC_MODEL: &str = "claude-sonnet-4-5";
+pub const DEFAULT_ANTHROPIC_MODEL: &str = "claude-sonnet-5-5";
 
 /// The model that a `GEMINI_API_KEY` alone stands for.
-pub const DEFAULT_GEMINI_MODEL: &str = "gemini-2.5-flash";
+pub const DEFAULT_GEMINI_MODEL: &str = "gemini-3.8-flash";
 
 /// Keys that choose a default, in order, with their providers.
 const KEYS: [(&str, Kind); 6] = [
@@ -498,6 +499,10 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
     let Some(kind) = Kind::from_name(provider.trim()) else {
         return Err(ResolveProblem::Unknown { name: short(name), hint: hint(name) });
     };
+    let idle = idle(kind, own);
+    if !idle.is_empty() {
+        warning::warn(format!("{}: {} mean nothing for it; take them away", short(name), idle.join(", ")));
+    }
     match kind {
         Kind::Library if model.is_empty() => Ok(Library::embedded()),
         Kind::Library => Err(ResolveProblem::LibraryHasNoModels { name: short(name) }),
@@ -533,6 +538,28 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
         Kind::Llama if model.is_empty() => Err(ResolveProblem::NoModelFile),
         Kind::Llama => llama(model, settings.options_for(kind, own)),
     }
+}
+
+/// What a target says of itself alone that nothing can come of. What is said for all may be meant for others.
+fn idle(kind: Kind, own: &TargetOptions) -> Vec<&'static str> {
+    let server = [
+        ("base_url", own.base_url.is_some()),
+        ("api_key", own.api_key.is_some()),
+        ("api_key_file", own.api_key_file.is_some()),
+        ("headers", own.headers != Entries::default()),
+        ("proxy", own.proxy.is_some()),
+        ("stream", own.stream.is_some()),
+    ];
+    let machine = [("threads", own.threads.is_some()), ("gpu_layers", own.gpu_layers.is_some())];
+    let window = [("context_size", own.context_size.is_some())];
+    let asked = [("output", own.output.is_some()), ("sampling and `extra`", own.params != Params::default())];
+    let fields: Vec<_> = match kind {
+        Kind::Ollama => machine.to_vec(),
+        remote if remote.is_remote() => [&machine[..], &window].concat(),
+        Kind::Llama => server.to_vec(),
+        _recorded_or_library => [&server[..], &machine, &window, &asked].concat(),
+    };
+    fields.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
 }
 
 #[cfg(feature = "http")]

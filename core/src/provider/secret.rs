@@ -130,6 +130,9 @@ pub fn keeps_keys(header: &str) -> bool {
     ["auth", "key", "token", "secret", "cookie"].iter().any(|word| name.contains(word))
 }
 
+/// How often a text is quoted at most where a secret is looked for: arguments, in a reply, in a line of a cassette.
+const MOST_QUOTED: usize = 3;
+
 impl Secret {
     /// Shortest text that is worth masking; a local server's dummy key may be shorter, and occurs in ordinary words.
     const MIN_SCRUBBED_BYTES: usize = 4;
@@ -140,15 +143,17 @@ impl Secret {
         let text = text.trim_start_matches('\u{feff}').trim();
         (!text.is_empty()).then(|| {
             let secret = Self(text.into());
-            let mut quoted = String::new();
-            write_json_string(text, &mut quoted);
-            // Arguments and prompts hold texts as JSON: there a quotation mark or a backslash in it looks otherwise.
-            let quoted = Self(quoted[1..quoted.len() - 1].into());
             let mut known = KNOWN.write();
-            for form in [&secret, &quoted] {
-                if text.len() >= Self::MIN_SCRUBBED_BYTES && !known.contains(form) {
+            let mut form = secret.clone();
+            // Arguments, prompts and cassettes hold texts as JSON in JSON: there a quotation mark or a backslash in it looks
+            // otherwise each time.
+            for _ in 0..=MOST_QUOTED {
+                if text.len() >= Self::MIN_SCRUBBED_BYTES && !known.contains(&form) {
                     known.push(form.clone());
                 }
+                let mut quoted = String::new();
+                write_json_string(&form.0, &mut quoted);
+                form = Self(quoted[1..quoted.len() - 1].into());
             }
             secret
         })

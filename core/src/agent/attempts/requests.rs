@@ -158,6 +158,20 @@ impl<'a> Attempts<'a> {
                         | ProviderErrorClass::ModelError
                         | ProviderErrorClass::ContextOverflow
                 );
+                let error = match next {
+                    // Asked again later it might answer, but later is too late.
+                    Some(wait) if !hopeless => ProviderError {
+                        message: format!(
+                            "{}; the next request would have to wait {:.0} s, and the call has {:.0} s left; raise \
+                             `call_timeout_seconds`",
+                            error.message,
+                            wait.as_secs_f64(),
+                            call.left().as_secs_f64()
+                        ),
+                        ..error
+                    },
+                    Some(_) | None => error,
+                };
                 self.unanswered.push((model.to_owned(), error));
                 let failures = std::mem::take(&mut self.unanswered);
                 // Who is refused by an account is told that, and nothing else.

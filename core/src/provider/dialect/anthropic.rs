@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::{Assembly, Fault, Show, Wire, append, json_of, number_at, set, text_at};
 use crate::message::{AgentMessage, MessageRole, ModelReply, RawToolCall, Usage};
-use crate::provider::capability::anthropic_version;
+use crate::provider::capability::{anthropic_version, may_be_forced};
 use crate::provider::target::Params;
 use crate::provider::{ModelRequest, Output, ToolSpec};
 use crate::value::Value;
@@ -15,6 +15,10 @@ use crate::value::Value;
 const DEFAULT_MAX_TOKENS: u32 = 8_192;
 /// The most that models before 3.5 can be asked for.
 const OLD_MAX_TOKENS: u32 = 4_096;
+/// The same for models that think unasked: their thoughts count.
+const THINKING_MAX_TOKENS: u32 = 32_768;
+/// From this version on they do.
+const THINKS_UNASKED: (u32, u32) = (5, 0);
 /// The least that a model can be told to think.
 const MIN_THINKING: u32 = 1_024;
 /// From this version on a model thinks as long as it finds right.
@@ -56,8 +60,10 @@ pub(super) fn body(wire: &Wire, request: &ModelRequest) -> Json {
         Output::Tool if !request.tools.is_empty() => {
             body["tools"] = request.tools.iter().map(tool).collect();
             body["tool_choice"] = match wire.only_tool(request) {
-                // A model that thinks cannot be forced (SC-1.50).
-                Some(only) if thinking.is_none() => json!({"type": "tool", "name": &*only.name}),
+                // A model that thinks cannot be forced (SC-1.50), nor can some others.
+                Some(only) if thinking.is_none() && may_be_forced(&wire.model) => {
+                    json!({"type": "tool", "name": &*only.name})
+                }
                 Some(_) | None => json!({"type": "auto"}),
             };
         }
@@ -74,7 +80,11 @@ pub(super) fn body(wire: &Wire, request: &ModelRequest) -> Json {
 
 /// How long it may think, and how much it may say with its thoughts.
 fn bounds(wire: &Wire, request: &ModelRequest, version: (u32, u32)) -> (Option<u32>, u32) {
-    let usual = if version < (3, 5) { OLD_MAX_TOKENS } else { DEFAULT_MAX_TOKENS };
+    let usual = match version {
+        old if old < (3, 5) => OLD_MAX_TOKENS,
+        new if new >= THINKS_UNASKED => THINKING_MAX_TOKENS,
+        _other_version => DEFAULT_MAX_TOKENS,
+    };
     let limit = wire.max_output(request);
     let budget = wire.params.extended_thinking.flatten();
     let thinking = budget.and_then(|budget| thinking_within(version, budget, limit));

@@ -82,17 +82,6 @@ impl Vendor {
         }
     }
 
-    /// How a program is asked for when nothing is said: as the model can best be held to it. Ollama can force no tool, but
-    /// holds every model to a schema.
-    pub(super) fn output(self) -> Output {
-        match self {
-            Self::OpenAi | Self::OpenAiResponses | Self::OpenAiCompatible | Self::Anthropic | Self::Gemini => {
-                Output::Tool
-            }
-            Self::Ollama => Output::JsonSchema,
-        }
-    }
-
     /// How a reply comes in pieces.
     pub(super) fn framing(self) -> Framing {
         match self {

@@ -28,9 +28,6 @@ pub(super) fn body(wire: &Wire, request: &ModelRequest) -> Json {
     set(&mut body, "repeat_penalty", params.repeat_penalty.flatten());
     if let Some(effort) = params.reasoning_effort.as_ref().and_then(Option::as_ref) {
         body["reasoning"] = json!({"effort": effort});
-        if request.pieces.is_some() {
-            body["reasoning"]["summary"] = "auto".into();
-        }
     }
     match wire.output {
         Output::Tool if !request.tools.is_empty() => {
