@@ -369,7 +369,20 @@ fn sc_1_15_failures_and_malformed_answers_share_one_counter() {
 /// EC-AD1: what was cut is not run, and nothing of it is committed.
 #[test]
 fn ec_ad1_a_reply_that_was_cut_is_no_program() {
-    for reason in ["length", "MAX_TOKENS", "max_output_tokens", "content_filter"] {
+    for reason in [
+        "length",
+        "MAX_TOKENS",
+        "max_output_tokens",
+        "model_context_window_exceeded",
+        "content_filter",
+        "refusal",
+        "SAFETY",
+        "RECITATION",
+        "PROHIBITED_CONTENT",
+        "BLOCKLIST",
+        "SPII",
+        "incomplete",
+    ] {
         let usage = Some(Usage { input: 5, output: 5, ..Usage::default() });
         let stop_reason = Some(reason.to_owned());
         let cut = reply(ModelReply { usage, stop_reason, ..ModelReply::text("context.step = 1\n") });
