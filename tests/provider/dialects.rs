@@ -444,6 +444,38 @@ fn s18_thinking_without_room_is_named() {
     assert_eq!((&server.seen()[0].body["temperature"], &*reply.omitted), (&json!(0.5), &["extended_thinking"][..]));
 }
 
+/// S18: what each model refuses beside the table's first rows is left out and named.
+#[test]
+fn s18_each_model_is_told_what_it_knows() {
+    let all = Params {
+        temperature: Some(Some(0.5)),
+        top_p: Some(Some(0.8)),
+        seed: Some(Some(7)),
+        reasoning_effort: Some(Some("high".into())),
+        ..Params::default()
+    };
+    let odd = Params { reasoning_effort: Some(Some("xhigh".into())), ..Params::default() };
+    let thinking = Params { extended_thinking: Some(Some(2_048)), ..all.clone() };
+    let (effort, sampling): (&[_], &[_]) = (&["reasoning_effort"], &["temperature", "top_p"]);
+    for (vendor, model, params, omitted) in [
+        (Vendor::OpenAi, "gpt-5-chat-latest", &all, effort),
+        (Vendor::OpenAi, "o1", &all, sampling),
+        (Vendor::OpenAi, "o4-mini", &all, sampling),
+        (Vendor::Gemini, "gemini-1.5-pro", &all, effort),
+        (Vendor::Gemini, "models/gemini-2.0-flash", &all, effort),
+        (Vendor::Ollama, "qwen3", &odd, effort),
+        (Vendor::Anthropic, "claude-opus-4-1", &all, &["top_p", "seed", "reasoning_effort"]),
+        (Vendor::Anthropic, "claude-opus-4-20250514", &all, &["seed", "reasoning_effort"]),
+        // It does not think, so it may be told how to choose.
+        (Vendor::Anthropic, "claude-3-5-sonnet-latest", &thinking, &["seed", "reasoning_effort", "extended_thinking"]),
+    ] {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let settings = RemoteSettings { params: params.clone(), ..target((vendor, model), &server) };
+        let reply = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+        assert_eq!(reply.omitted, omitted, "{model}");
+    }
+}
+
 /// Keeps the warnings of this thread, as text.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<String>>>);

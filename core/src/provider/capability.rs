@@ -77,7 +77,7 @@ fn anthropic(model: &str, params: &Params) -> Vec<&'static str> {
     let version = anthropic_version(model);
     let budget = params.extended_thinking.flatten();
     let room = |budget| thinking_within(version, budget, params.max_output_tokens.flatten()).is_some();
-    let thinks = budget.is_some_and(room);
+    let thinks = version >= (3, 7) && budget.is_some_and(room);
     let mut refused = vec!["repeat_penalty", "seed"];
     if version >= (4, 7) || thinks {
         refused.extend(["temperature", "top_p"]);
