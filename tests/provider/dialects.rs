@@ -514,6 +514,8 @@ impl tracing::Subscriber for Warnings {
 fn s18_a_target_warns_once_of_what_it_is_not_told() {
     let server = WireServer::always(Answer::Program("return 1".into()));
     let params = Params { temperature: Some(Some(0.5)), top_p: Some(Some(0.8)), ..Params::default() };
+    // With one listener alone, a thread without it that comes to the warning first would turn it off for all.
+    let _second = tracing::Dispatch::new(Warnings::default());
     for (model, force_params, expected) in
         [("o3", None, 1), ("o3", Some(true), 0), ("gpt-4.1", None, 0), ("gpt-4.1", Some(false), 0)]
     {
