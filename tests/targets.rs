@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use cadenza_core::accounting::AccountingEntry;
 use cadenza_core::agent::Agent;
 use cadenza_core::cancel::CancelToken;
 use cadenza_core::message::ModelReply;
-use cadenza_core::outcome::{AgentOutcome, ErrorType, Outcome, Reason};
+use cadenza_core::outcome::{AgentOutcome, ErrorType, Outcome, ProgramSource, Reason};
 use cadenza_core::provider::target::TargetOptions;
 use cadenza_core::provider::{
-    ModelRequest, ModelSpec, Provider, ProviderError, ProviderErrorClass, Scripted, Secret, Usage, Waits,
+    ModelRequest, ModelSpec, Provider, ProviderError, ProviderErrorClass, Scripted, Secret, Usage, Waits, secret,
 };
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::Options;
@@ -172,7 +173,10 @@ fn sc_1_19_sc_3_26_a_repair_has_its_own_attempts_and_begins_with_the_first_targe
     let fails = Program("error('no')");
     let a = [Fail(Network, None), Fail(Network, None), Fail(Network, None)];
     let world = World::new(&[&a, &[fails.clone(), fails, ONE]], options);
-    assert_eq!((world.call().value(), world.asked().as_str()), (&1.into(), "ABABAB"));
+    let outcome = world.call();
+    assert_eq!((outcome.value(), world.asked().as_str()), (&1.into(), "ABABAB"));
+    // Who failed before an earlier reply is no news any more.
+    assert_eq!(outcome.metadata.unwrap().note.as_deref(), Some("answered by B after A (network) failed"));
 }
 
 #[test]
@@ -195,7 +199,26 @@ fn sc_3_01_sc_3_02_auth_and_quota_end_at_once() {
 
 #[test]
 fn sc_3_03_a_fatal_failure_on_a_later_attempt_ends_it() {
-    assert_eq!(play(&[&[Fail(Network, None)], &[Fail(Auth, None)]], 5), ended("AB", &[], "provider"));
+    let world = World::new(&[&[Fail(Network, None)], &[Fail(Auth, None)]], &attempts(5));
+    assert_eq!((&*world.call().error().unwrap().message, &*world.asked()), ("B says auth", "AB"));
+}
+
+/// Who asks again should know whether that can help.
+#[test]
+fn what_will_be_refused_again_is_not_retriable() {
+    for (class, retriable) in [
+        (Auth, false),
+        (Quota, false),
+        (ModelError, false),
+        (ContextOverflow, false),
+        (Network, true),
+        (TimedOut, true),
+        (RateLimit, true),
+        (InvalidResponse, true),
+    ] {
+        let world = World::new(&[&[Fail(class, None)]], &attempts(1));
+        assert_eq!(world.call().error().unwrap().retriable, retriable, "{class:?}");
+    }
 }
 
 /// SC-3.04: what earlier calls did stays.
@@ -226,6 +249,33 @@ fn sc_3_05_to_3_13_waits() {
     assert_eq!(play(&[&[limited(Some(600.0)), ONE]], 2), ended("AA", &[60.0], "1"));
     // SC-3.13: not after the last attempt.
     assert_eq!(play(&[&[limited(None)]], 2), ended("AA", &[1.0], "provider"));
+    // SC-3.11: the longest is not the last, and not that of an earlier rotation.
+    assert_eq!(play(&[&[limited(Some(20.0)), ONE], &[limited(Some(5.0))]], 3), ended("ABA", &[20.0], "1"));
+    assert_eq!(play(&[&[limited(Some(20.0)), limited(Some(5.0)), ONE]], 3), ended("AAA", &[20.0, 5.0], "1"));
+    // SC-3.09: after a rotation in which one was free, the doubling begins again.
+    let free = [limited(None), limited(None), Fail(Network, None), limited(None), limited(None), ONE];
+    assert_eq!(play(&[&free], 6), ended("AAAAAA", &[1.0, 2.0, 1.0, 2.0], "1"));
+    // SC-3.10, SC-3.22: who answers with no program is free, whatever the others say.
+    let broken = reply(ModelReply::call("", "execute_program", "{"));
+    assert_eq!(play(&[&[broken, ONE], &[limited(Some(5.0))]], 3), ended("ABA", &[], "1"));
+}
+
+/// SC-3.17: each target of a list has its share of the time, and no request more than a model may have.
+#[test]
+fn sc_3_17_a_target_of_a_list_has_its_share_of_the_time() {
+    let shares = |targets: &[&[Answer]], model: u32| -> Vec<u64> {
+        let options = format!(
+            r#"{{"call_timeout_seconds": 60, "provider_timeout_seconds": {model}, "max_generation_attempts": 2}}"#
+        );
+        let world = World::new(targets, &options);
+        assert_eq!(world.call().value(), &1.into());
+        let requests = world.requests.lock();
+        requests.iter().map(|request| request.timeout.as_secs_f64().round() as u64).collect()
+    };
+    let fails = || [Fail(Network, None)];
+    assert_eq!(shares(&[&fails(), &[ONE]], 60), [30, 60]);
+    assert_eq!(shares(&[&fails(), &[ONE]], 5), [5, 5]);
+    assert_eq!(shares(&[&[Fail(Network, None), ONE]], 60), [60, 60]);
 }
 
 /// Promise 1: a wait that would outlast the call is not begun.
@@ -298,6 +348,8 @@ fn sc_3_15_to_3_20_the_next_target_without_a_wait() {
 #[test]
 fn sc_3_28_a_window_that_is_too_small_is_not_tried_twice() {
     assert_eq!(play(&[&[Fail(ContextOverflow, None)]], 4), ended("A", &[], "provider"));
+    // SC-3.20: nor is a model that refuses the request.
+    assert_eq!(play(&[&[Fail(ModelError, None)]], 4), ended("A", &[], "provider"));
 }
 
 /// The warnings of a thread, as their fields.
@@ -331,6 +383,8 @@ impl Subscriber for Warnings {
 /// SC-3.28, S11: whether or not another target answers, the rejection is told to those who watch.
 #[test]
 fn sc_3_28_a_window_that_is_too_small_is_an_event() {
+    // With one listener alone, a thread without it that comes to the warning first would turn it off for all.
+    let _second = tracing::Dispatch::new(Warnings::default());
     for others in [&[][..], &[&[ONE][..]][..]] {
         let targets = [&[&[Fail(ContextOverflow, None)][..]], others].concat();
         let warnings = Warnings::default();
@@ -371,7 +425,20 @@ fn sc_1_15_failures_and_malformed_answers_share_one_counter() {
 /// EC-AD1: what was cut is not run, and nothing of it is committed.
 #[test]
 fn ec_ad1_a_reply_that_was_cut_is_no_program() {
-    for reason in ["length", "MAX_TOKENS", "max_output_tokens", "content_filter"] {
+    for reason in [
+        "length",
+        "MAX_TOKENS",
+        "max_output_tokens",
+        "model_context_window_exceeded",
+        "content_filter",
+        "refusal",
+        "SAFETY",
+        "RECITATION",
+        "PROHIBITED_CONTENT",
+        "BLOCKLIST",
+        "SPII",
+        "incomplete",
+    ] {
         let usage = Some(Usage { input: 5, output: 5, ..Usage::default() });
         let stop_reason = Some(reason.to_owned());
         let cut = reply(ModelReply { usage, stop_reason, ..ModelReply::text("context.step = 1\n") });
@@ -391,6 +458,12 @@ fn ec_ad1_a_reply_that_was_cut_is_no_program() {
         assert_eq!(outcome.error().unwrap().error_type, ErrorType::Provider);
         assert!(outcome.error().unwrap().message.contains("raise `max_output_tokens`"), "{:?}", outcome.error());
     }
+    // One whole call makes no whole reply.
+    let stop_reason = Some("length".to_owned());
+    let mut cut = ModelReply { stop_reason, ..ModelReply::call("a", "execute_program", r#"{"code": "return 1"}"#) };
+    cut.tool_calls.extend(ModelReply::call("b", "execute_program", r#"{"code": "retu"#).tool_calls);
+    let outcome = World::new(&[&[reply(cut)]], &attempts(1)).call();
+    assert!(outcome.error().unwrap().message.contains("raise `max_output_tokens`"), "{:?}", outcome.error());
     // A whole call is a whole call.
     let stop_reason = Some("length".to_owned());
     let whole = ModelReply { stop_reason, ..ModelReply::call("", "execute_program", r#"{"code": "return 1"}"#) };
@@ -437,7 +510,9 @@ fn sc_4_01_every_request_has_a_typed_entry() {
     let usage = Usage { input: 100, cached: 30, output: 7, cache_write: 10, reasoning: 2 };
     let options = r#"{"max_generation_attempts": 3, "prices": {"C": {"input": 1, "output": 2, "cached": 0.5}}}"#;
     let broken = reply(ModelReply::call("", "execute_program", "{"));
-    let world = World::new(&[&[Fail(RateLimit, None)], &[broken], &[reply_with(usage)]], options);
+    let Reply(answer) = reply_with(usage) else { unreachable!() };
+    let answer = reply(ModelReply { omitted: vec!["top_p"], ..*answer });
+    let world = World::new(&[&[Fail(RateLimit, None)], &[broken], &[answer]], options);
     let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as i64;
     let outcome = world.call();
     assert!(outcome.ok(), "{:?}", outcome.error());
@@ -452,7 +527,12 @@ fn sc_4_01_every_request_has_a_typed_entry() {
     // (100 - 30 - 10) + 10 written, 30 read, 7 out: 70 + 15 + 14 millionths.
     assert_eq!(last["cost_usd"], Value::Float(0.000_099));
     assert_eq!((last["actual_model"].as_str(), last["actual_provider"].as_str()), (Some("m-2026"), Some("routed")));
-    assert_eq!(last["tokens"].as_map().unwrap()["total_tokens"], 107.into());
+    let tokens = r#"{"input_tokens": 70, "output_tokens": 7, "cached_tokens": 30, "total_tokens": 107,
+        "cache_write_tokens": 10, "reasoning_tokens": 2}"#;
+    assert_eq!(last["tokens"], Value::from_json(tokens).unwrap());
+    assert_eq!(last["stop_reason"].as_str(), Some("stop"));
+    // S18
+    assert_eq!(last["omitted_params"], Value::List(vec!["top_p".into()]));
     let first = entries[0].as_map().unwrap();
     // Absent, not null.
     assert!(["cost_usd", "stop_reason", "actual_model"].iter().all(|name| !first.contains_key(*name)));
@@ -481,6 +561,41 @@ fn sc_4_07_a_name_is_kept_as_far_as_a_name_goes() {
     }
 }
 
+/// SC-4.06: each kind of token has its price, by the name of who was asked or of who answered.
+#[test]
+fn sc_4_06_each_kind_of_token_has_its_price() {
+    let usage = Usage { input: 100, cached: 30, output: 7, cache_write: 10, reasoning: 2 };
+    for (prices, expected) in [
+        // 60 + 10 written at 3, 30 read at 0.5, 7 out at 2.
+        (r#""A": {"input": 1, "output": 2, "cached": 0.5, "cache_write": 3}"#, Some(0.000_119)),
+        (r#""A": {"input": 1, "output": 2}"#, Some(0.000_114)),
+        (r#""m-2026": {"input": 1, "output": 2}"#, Some(0.000_114)),
+        (r#""B": {"input": 1, "output": 2}"#, None),
+    ] {
+        let world = World::new(&[&[reply_with(usage)]], &format!(r#"{{"prices": {{{prices}}}}}"#));
+        let cost = world.call().metadata.unwrap().accounting[0].cost;
+        assert_eq!(cost.map(|cost| cost.usd()), expected, "{prices}");
+    }
+    // V18: where nobody counts, the bytes are the measure, those of a call too.
+    let silent = reply(ModelReply::call("", "execute_program", r#"{"code": "return 1"}"#));
+    let world = World::new(&[&[silent]], r#"{"prices": {"A": {"input": 0, "output": 1}}}"#);
+    let cost = world.call().metadata.unwrap().accounting[0].cost.unwrap();
+    assert!(cost.usd() > 0.0, "{cost}");
+}
+
+/// SC-4.07: whoever was asked and answered is not said twice.
+#[test]
+fn sc_4_07_only_another_than_was_asked_is_told() {
+    let entry = |provider, model| {
+        let mut entry = AccountingEntry::new("gateway:m", SystemTime::now(), Duration::ZERO);
+        entry.routed(Some(provider), Some(model));
+        (entry.actual_provider, entry.actual_model)
+    };
+    assert_eq!(entry("gateway", "m"), (None, None));
+    assert_eq!(entry("gateway", "gateway:m"), (None, None));
+    assert_eq!(entry("backend", "m-2026"), (Some("backend".to_owned()), Some("m-2026".to_owned())));
+}
+
 /// SC-4.04: the latency is the request's own.
 #[test]
 fn sc_4_04_latency_is_the_time_of_the_request() {
@@ -491,8 +606,12 @@ fn sc_4_04_latency_is_the_time_of_the_request() {
     let options = Options { model: Some(ModelSpec::Provider(Arc::new(model))), ..Options::default() };
     let runtime = Runtime::builder().options(options).build().unwrap();
     let outcome = runtime.agent("a", Options::default()).unwrap().call("work", Vec::new(), Map::new()).unwrap();
-    let latency = outcome.metadata.unwrap().accounting[0].latency;
-    assert!(latency >= Duration::from_millis(120) && latency < Duration::from_secs(5), "{latency:?}");
+    let entry = outcome.metadata.unwrap().accounting[0].clone();
+    for latency in [entry.latency, runtime.usage()[0].1.latency] {
+        assert!(latency >= Duration::from_millis(120) && latency < Duration::from_secs(5), "{latency:?}");
+    }
+    let latency_ms = entry.to_map()["latency_ms"].as_float().unwrap();
+    assert!((120.0..5_000.0).contains(&latency_ms), "{latency_ms}");
 }
 
 /// SC-4.13: turns and retries can be told from the entries alone.
@@ -520,6 +639,11 @@ fn a_runtime_counts_what_its_models_used_by_target() {
     assert_eq!((used[0].1.requests, used[0].1.failed, used[0].1.tokens.total()), (3, 3, 0));
     assert_eq!((used[1].1.requests, used[1].1.failed, used[1].1.tokens.total()), (3, 0, 45));
     assert_eq!((used[1].1.cost.usd(), used[1].1.unpriced), (0.000_045, 0));
+
+    // What no model ever used is cut before it is counted.
+    let most = Usage { input: u64::MAX, output: u64::MAX, ..Usage::default() };
+    let world = World::new(&[&[reply_with(most)]], "{}");
+    assert_eq!(world.call().metadata.unwrap().accounting[0].usage.output, 1 << 40);
 
     // A reply that is no program counts as failed, with what it used.
     let broken = reply(ModelReply { usage: Some(usage), ..ModelReply::call("", "execute_program", "{") });
@@ -573,6 +697,12 @@ fn max_cost_bounds_the_whole_flow() {
     assert!(outcome.error().unwrap().message.contains("`max_cost`"), "{:?}", outcome.error());
     assert_eq!(world.asked(), "AAA");
 
+    // What is spent to the last cent is spent.
+    let failing = reply(ModelReply { usage: Some(usage), ..ModelReply::text("error('no')") });
+    let exactly = r#"{"max_cost": 1, "prices": {"A": {"input": 1, "output": 1}}, "execution_repairs": 3}"#;
+    let world = World::new(&[&[failing]], exactly);
+    assert_eq!((world.call().error().unwrap().error_type.clone(), &*world.asked()), (ErrorType::BudgetExceeded, "A"));
+
     // Within one call: a repair that nobody can pay for is not asked for.
     let failing = reply(ModelReply { usage: Some(usage), ..ModelReply::text("error('no')") });
     let prices = r#""prices": {"A": {"input": 1, "output": 1}}, "execution_repairs": 3"#;
@@ -588,6 +718,28 @@ fn max_cost_bounds_the_whole_flow() {
     // Such a run replays like any other.
     let replay = world.runtime.replay(metadata.call_id).unwrap();
     assert_eq!((replay.ended.reason, replay.programs), (Reason::MaxCost, 2));
+}
+
+/// Tokens are a budget of the whole flow: a child gets what is left, and nothing is counted twice.
+#[test]
+fn max_tokens_are_counted_once() {
+    let said = |code| {
+        let usage = Some(Usage { input: 60, output: 40, ..Usage::default() });
+        reply(ModelReply { usage, ..ModelReply::text(code) })
+    };
+    let program = "return agent:delegate('x'):one().value + agent:delegate('x'):two().value";
+    let answers = [said(program), said("return 1"), said("return 2")];
+    let play = |max_tokens| {
+        let options = format!(r#"{{"max_tokens": {max_tokens}, "execution_repairs": 0}}"#);
+        let world = World::new(&[&answers], &options);
+        let outcome = world.call();
+        (outcome.ok(), outcome.error().map(|error| error.error_type.clone()), world.asked())
+    };
+    assert_eq!(play(300), (true, None, "AAA".to_owned()));
+    for too_few in [100, 200] {
+        let asked = "A".repeat(too_few / 100);
+        assert_eq!((play(too_few).0, play(too_few).2), (false, asked), "{too_few}");
+    }
 }
 
 #[test]
@@ -606,6 +758,20 @@ fn max_cost_without_prices_is_refused_and_a_target_without_one_ends_the_flow() {
     let words = "A has no price, so `max_cost` cannot hold; add it to `prices`";
     assert_eq!((outcome.error().unwrap().message.as_str(), world.asked().as_str()), (words, "A"));
 
+    // A reply that held nothing is paid for too; a library's programs are not.
+    let respond = move |_: &ModelRequest| {
+        Err(ProviderError { usage: Some(usage), ..ProviderError::new(InvalidResponse, "the model refused") })
+    };
+    let Value::Map(map) = Value::from_json(prices).unwrap() else { panic!("a map") };
+    let model = ModelSpec::Provider(Arc::new(Scripted::respond(respond).named("A")));
+    let options = Options { model: Some(model), ..Options::from_map(&map).unwrap() };
+    let runtime = Runtime::builder().options(options).build().unwrap();
+    let outcome = runtime.agent("a", Options::default()).unwrap().call("work", Vec::new(), Map::new()).unwrap();
+    assert!(outcome.error().unwrap().message.contains(words), "{:?}", outcome.error());
+    let library = |code| reply(ModelReply { source: Some(ProgramSource::Library), ..ModelReply::text(code) });
+    let world = World::new(&[&[library("error('no')"), library("return 1")]], prices);
+    assert_eq!((world.call().value(), &*world.asked()), (&1.into(), "AA"));
+
     // A model that does not count its tokens: with a price they are estimated, without one the flow ends.
     let silent = [Program("error('no')")];
     let world = World::new(&[&silent], prices);
@@ -616,6 +782,39 @@ fn max_cost_without_prices_is_refused_and_a_target_without_one_ends_the_flow() {
         (world.call().error().unwrap().error_type.clone(), world.asked()),
         (ErrorType::BudgetExceeded, "A".into())
     );
+}
+
+/// SC-1.50: thinking is on or off, or so many tokens long.
+#[test]
+fn sc_1_50_thinking_may_be_switched_on() {
+    for (said, read) in [("true", Some(4_096)), ("false", None), ("null", None), ("2048", Some(2_048))] {
+        let Value::Map(map) = Value::from_json(&format!(r#"{{"extended_thinking": {said}}}"#)).unwrap() else {
+            panic!("a map")
+        };
+        assert_eq!(Options::from_map(&map).unwrap().target.params.extended_thinking, Some(read), "{said}");
+    }
+}
+
+/// Promise 5: what stands behind `Bearer ` in a header is a key wherever it turns up, and so is what is called one.
+#[test]
+fn keys_of_headers_and_of_names_are_masked() {
+    let header = |name: &str, value: &str| {
+        let headers = Value::Map(Map::from([(name.to_owned(), value.into())]));
+        drop(Options::from_map(&Map::from([("headers".to_owned(), headers)])).unwrap());
+    };
+    header("authorization", "Bearer tok-bearer-4711");
+    header("cookie", "session-4711");
+    header("x-title", "calculator-4711");
+    let told = secret::scrub("tok-bearer-4711, session-4711, calculator-4711").into_owned();
+    assert_eq!(told, "[secret], [secret], calculator-4711");
+    for name in ["api-key", "My_Api_Key", "db_password", "client-secret", "jira_token", "app_secret"] {
+        let value = Value::Map(Map::from([(name.to_owned(), "hush".into())]));
+        assert!(!secret::masked(&value).to_json().contains("hush"), "{name}");
+    }
+    for name in ["max_tokens", "keyboard", "secretary"] {
+        let value = Value::Map(Map::from([(name.to_owned(), "plain".into())]));
+        assert_eq!(secret::masked(&value), value, "{name}");
+    }
 }
 
 /// SC-1.48 for maps: they are laid over each other by entry, and null takes all of them away.

@@ -12,7 +12,7 @@ use cadenza_core::ids::CallId;
 use cadenza_core::message::ModelReply;
 use cadenza_core::outcome::{ErrorType, Outcome};
 use cadenza_core::provider::{
-    ModelRequest, ModelSpec, Piece, Provider, ProviderError, ProviderErrorClass, ReplyFuture,
+    ModelRequest, ModelSpec, Piece, PieceSink, Provider, ProviderError, ProviderErrorClass, ReplyFuture,
 };
 use cadenza_core::runtime::Runtime;
 use cadenza_core::runtime::options::{Options, VerboseOption};
@@ -86,6 +86,8 @@ enum Turn {
     Cancelled(Vec<&'static str>),
     /// The connection breaks.
     Breaks,
+    /// The same, but its sink is kept.
+    BreaksLate,
 }
 
 #[derive(Debug)]
@@ -95,6 +97,8 @@ struct Streaming {
     /// How many pieces watchers had seen when the reply was whole.
     seen: Arc<Seen>,
     seen_before: Mutex<Vec<usize>>,
+    /// Where a model that was given up may still put pieces.
+    late: Mutex<Option<PieceSink>>,
 }
 
 impl Provider for Streaming {
@@ -137,6 +141,10 @@ impl Provider for Streaming {
                     cancel.cancel();
                     return Err(ProviderError::cancelled());
                 }
+                Turn::BreaksLate => {
+                    self.late.lock().unwrap().clone_from(&request.pieces);
+                    return Err(ProviderError::new(ProviderErrorClass::Network, "it broke"));
+                }
                 Turn::Breaks => return Err(ProviderError::new(ProviderErrorClass::Network, "it broke")),
             };
             self.seen_before.lock().unwrap().push(self.seen.pieces());
@@ -157,8 +165,13 @@ fn world(profile: &'static str, turns: Vec<Turn>) -> World {
 
 fn world_with(profile: &'static str, turns: Vec<Turn>, options: Options) -> World {
     let seen = Arc::new(Seen::default());
-    let model =
-        Arc::new(Streaming { profile, turns: Mutex::new(turns), seen: seen.clone(), seen_before: Mutex::default() });
+    let model = Arc::new(Streaming {
+        profile,
+        turns: Mutex::new(turns),
+        seen: seen.clone(),
+        seen_before: Mutex::default(),
+        late: Mutex::default(),
+    });
     let options = Options {
         model: Some(ModelSpec::Provider(model.clone())),
         verbose: Some(VerboseOption::Watcher(seen.clone())),
@@ -236,6 +249,15 @@ fn every_attempt_begins_and_ends() {
         ],
         "{words:#?}"
     );
+}
+
+#[test]
+fn what_comes_after_a_failure_is_not_told() {
+    let world = world("tool", vec![Turn::BreaksLate, Turn::Call(CALL.to_vec())]);
+    assert_eq!(world.call(&[2.into()]).value(), &Value::Int(3));
+    let words = world.seen.words();
+    world.model.late.lock().unwrap().as_ref().unwrap().put(Piece::Text("too late"));
+    assert_eq!(world.seen.words(), words);
 }
 
 #[test]

@@ -81,6 +81,8 @@ fn ec_ad1_every_flaw_has_its_own_code() {
         (calls(&[("", "t", "[1]")]), RejectionCode::ArgumentsNotObject),
         (calls(&[("", "t", "null")]), RejectionCode::ArgumentsNotObject),
         (text("<call>{\"name\":\"t\""), RejectionCode::TruncatedMarkup),
+        (text("<call>{\"name\":\"t\"}</call> and more"), RejectionCode::TruncatedMarkup),
+        (text("<call>{\"name\":\"t\",\"arguments\":[1]}</call>"), RejectionCode::ArgumentsNotObject),
         (calls(&[("a", "t", "{}"), ("a", "u", "{}")]), RejectionCode::DuplicateCallId),
         (text("  \n"), RejectionCode::Empty),
         (ModelReply::default(), RejectionCode::Empty),
@@ -153,6 +155,11 @@ fn ec_ad3_versioned_and_deterministic_by_bytes() {
     assert_eq!(one, two);
     assert_eq!(&*one.adapter_version, Profile::Program.version());
     assert_ne!(one.raw_hash, as_program(&text("```lua\nreturn 2\n```")).raw_hash);
+    // Everything that is read does.
+    let hashes: BTreeSet<_> = [("a", "t", "{}"), ("b", "t", "{}"), ("a", "u", "{}"), ("a", "t", "{ }")]
+        .map(|call| as_stub(&calls(&[call]), false).raw_hash.to_string())
+        .into();
+    assert_eq!(hashes.len(), 4);
     // What is not read does not change the hash: usage and the model's name are facts beside the reply.
     let other = ModelReply { model: Some("other".into()), ..reply };
     assert_eq!(as_program(&other).raw_hash, one.raw_hash);

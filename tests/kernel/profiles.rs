@@ -126,7 +126,13 @@ fn ec_ad4_prose_stays_prose_and_is_told_from_a_broken_program() {
                 panic!("{profile:?}")
             };
             assert_eq!((message.content.as_str(), message.tool_calls.len()), (words, 0));
-            for broken in ["local x = args[1", "<call>{\"name\":\"t\"}</call>", "The program:\nsum(args[1])"] {
+            for broken in [
+                "local x = args[1",
+                "<call>{\"name\":\"t\"}</call>",
+                "<call>execute_program",
+                "<tool_call>execute_program",
+                "The program:\nsum(args[1])",
+            ] {
                 assert_eq!(decided(profile, strict, &text(broken)), "SYNTAX", "{profile:?}: {broken}");
             }
         }
@@ -152,9 +158,15 @@ fn ec_ad1_what_is_thought_aloud_is_no_program() {
         }
         assert_eq!(decided(profile, false, &text(&format!("<think>{draft}"))), "EMPTY", "{profile:?}");
         assert_eq!(decided(profile, false, &text(&format!("<think>{draft}</think> \n"))), "EMPTY", "{profile:?}");
-        // A program may hold the mark.
-        let decision = read(profile, false, &text("return '</think>'")).decision;
-        assert!(format!("{decision:?}").contains("return '</think>'"), "{profile:?}: {decision:?}");
+        // A program may hold the mark, also behind what was thought aloud.
+        for before in ["", "<think>hm</think>"] {
+            let decision = read(profile, false, &text(&format!("{before}return '</think>'"))).decision;
+            let (AdapterDecision::Native(message) | AdapterDecision::Recovered(message)) = &decision else {
+                panic!("{profile:?}: {decision:?}")
+            };
+            assert_eq!(message.tool_calls.len(), 1, "{profile:?}: {decision:?}");
+            assert_eq!(message.tool_calls[0].arguments["code"], "return '</think>'".into(), "{profile:?}");
+        }
     }
 }
 
@@ -165,6 +177,8 @@ fn ec_ad3_ec_p4a_profiles_name_themselves_their_version_and_what_they_can_apply(
     for (profile, known) in Profile::ALL.into_iter().zip(known.iter()) {
         assert_eq!(Profile::from_name(&known.id), Some(profile));
         assert_eq!(*known, profile.model_profile());
+        // What is recorded was read by these rules: who changes them changes the version.
+        assert_eq!(profile.version(), if profile == Profile::Stub { "a1" } else { "a2" });
         assert_eq!(&*read(profile, false, &text("return 1")).adapter_version, &*known.adapter_version);
         let gated = profile == Profile::Gated;
         assert_eq!((known.grammar, known.logits_mask, known.strict), (gated, gated, gated));

@@ -45,6 +45,24 @@ fn sc_3_23_nothing_of_a_cut_stream_is_anywhere() {
     }
 }
 
+/// SC-3.18: a call waits for a streamed reply longer than for a whole one, as long as something comes.
+#[test]
+fn sc_3_18_a_call_waits_for_a_stream_that_goes_on() {
+    let said = Said { reasoning: Some("The sum.".into()), ..Said::call("execute_program", r#"{"code":"return 7"}"#) };
+    let pause = Duration::from_millis(250);
+    let server = WireServer::always(Answer::Pieces { said, pause, cut: usize::MAX });
+    let settings = RemoteSettings { stream: Some(true), ..target(ALL[0], &server) };
+    let model = Some(ModelSpec::Provider(Arc::new(Remote::new(settings).unwrap())));
+    let provider_timeout = Some(Duration::from_millis(1_200));
+    let runtime =
+        Runtime::builder().options(Options { model, provider_timeout, ..Options::default() }).build().unwrap();
+    let agent = runtime.agent("calculator", Options::default()).unwrap();
+    let outcome = agent.call("work", Vec::new(), Map::new()).unwrap();
+    assert_eq!((outcome.error(), outcome.value()), (None, &7.into()));
+    let latency = outcome.metadata.unwrap().accounting[0].latency;
+    assert!(latency > Duration::from_millis(1_500), "{latency:?}");
+}
+
 /// SC-1.51: off, null and unsaid options of a call are not on the wire.
 #[test]
 fn sc_1_51_off_options_are_absent() {

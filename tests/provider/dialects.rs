@@ -156,6 +156,195 @@ fn a_name_that_is_said_again_is_said_once() {
     }
 }
 
+/// A whole body, and the same in events.
+fn answers(vendor: Vendor, whole: &Json, events: &[Json]) -> [(bool, Answer); 2] {
+    let (kind, lines) = match vendor {
+        Vendor::Ollama => ("application/jsonl", events.iter().map(|event| format!("{event}\n")).collect::<String>()),
+        _events => ("text/event-stream", events.iter().map(|event| format!("data: {event}\n\n")).collect()),
+    };
+    [(false, Answer::json(whole)), (true, Answer::typed(kind, lines))]
+}
+
+/// A reply, whole and in events, of that vendor.
+fn replied(vendor: (Vendor, &str), whole: &Json, events: &[Json]) -> [Result<ModelReply, ProviderError>; 2] {
+    answers(vendor.0, whole, events).map(|(stream, answer)| {
+        complete(&remote(vendor, &WireServer::always(answer), stream), &request("calculator", "add"))
+    })
+}
+
+/// What compatible servers say beside the rest: fields that are null, other names, and counts that are not all there.
+#[test]
+fn null_fields_and_other_names_are_understood() {
+    let compatible = (Vendor::OpenAiCompatible, "qwen");
+    let usage = json!({"prompt_tokens": 9, "prompt_tokens_details": {"created_cache_tokens": 4}});
+    let message = json!({"content": "return 1", "refusal": null, "tool_calls": null});
+    let choice = json!({"index": 0, "message": message, "finish_reason": "stop", "error": null});
+    let whole = json!({"choices": [choice], "usage": usage, "error": null});
+    let said = |delta: Json, reason: Option<&str>| {
+        let choice = json!({"index": 0, "delta": delta, "finish_reason": reason, "error": null});
+        json!({"choices": [choice], "usage": null, "error": null})
+    };
+    let counted = json!({"choices": [], "usage": usage});
+    let events = [counted, said(json!({"content": "return 1"}), None), said(json!({}), Some("stop"))];
+    for reply in replied(compatible, &whole, &events).map(Result::unwrap) {
+        assert_eq!((reply.content.as_deref(), reply.stop_reason.as_deref()), (Some("return 1"), Some("stop")));
+        assert_eq!(reply.usage, Some(Usage { input: 9, cache_write: 4, ..Usage::default() }));
+    }
+
+    let events: String = [json!({"reasoning_content": "The "}), json!({"reasoning": "sum."}), json!({"content": "x"})]
+        .map(|delta| format!("data: {}\n\n", said(delta, None)))
+        .concat();
+    let server = WireServer::always(Answer::typed("text/event-stream", events + "data: [DONE]\n\n"));
+    let (request, heard) = listening(request("a", "b"));
+    complete(&remote(compatible, &server, true), &request).unwrap();
+    assert_eq!(*heard.lock().unwrap(), ["x", "", "The sum."]);
+
+    let function = json!({"name": "execute_program", "arguments": {"code": "x"}});
+    let delta = json!({"tool_calls": [{"index": 0, "id": "c", "function": function}]});
+    let message = json!({"content": null, "tool_calls": [{"id": "c", "function": function}]});
+    let whole = json!({"choices": [{"message": message, "finish_reason": "tool_calls"}]});
+    for reply in replied(compatible, &whole, &[said(delta, Some("tool_calls"))]).map(Result::unwrap) {
+        assert_eq!((reply.content, &*reply.tool_calls[0].arguments), (None, r#"{"code":"x"}"#));
+    }
+
+    let refused = json!({"choices": [{"message": {"content": null}, "finish_reason": "refusal"}]});
+    let events = [said(json!({}), Some("refusal"))];
+    for error in replied(compatible, &refused, &events).map(Result::unwrap_err) {
+        assert_eq!(error.class, ProviderErrorClass::InvalidResponse);
+        assert!(error.message.contains("the model refused"), "{error}");
+    }
+}
+
+/// A response that is not complete says why, and is read for what it holds.
+#[test]
+fn an_incomplete_response_says_why() {
+    let vendor = (Vendor::OpenAiResponses, "gpt-4.1");
+    let call = json!({"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f", "arguments": "{}"});
+    let response = |status: &str, output: Json, reason: Option<&str>| {
+        let details = reason.map(|reason| json!({"reason": reason}));
+        json!({"status": status, "output": output, "incomplete_details": details})
+    };
+    let whole = response("incomplete", json!([call]), Some("max_output_tokens"));
+    // The last event may leave out the items that came before it.
+    let last = response("incomplete", json!([]), Some("max_output_tokens"));
+    let events = [
+        json!({"type": "response.output_item.done", "output_index": 0, "item": call}),
+        json!({"type": "response.incomplete", "response": last}),
+    ];
+    for reply in replied(vendor, &whole, &events).map(Result::unwrap) {
+        assert_eq!(reply.stop_reason.as_deref(), Some("max_output_tokens"));
+        assert_eq!((reply.tool_calls.len(), &*reply.tool_calls[0].id), (1, "call_1"));
+    }
+    let nothing = response("cancelled", json!([]), None);
+    let events = [json!({"type": "response.completed", "response": nothing})];
+    for error in replied(vendor, &nothing, &events).map(Result::unwrap_err) {
+        assert_eq!(error.class, ProviderErrorClass::InvalidResponse);
+        assert!(error.message.contains("the reply is cancelled"), "{error}");
+    }
+}
+
+/// Counts that come again may come without a number, and a block may begin with its first words.
+#[test]
+fn anthropics_pieces_add_up() {
+    let vendor = (Vendor::Anthropic, "claude-sonnet-4-0");
+    let usage = json!({"input_tokens": 5, "output_tokens": 1, "output_tokens_details": {"reasoning_tokens": 2}});
+    let events = [
+        json!({"type": "message_start", "message": {"model": "m", "content": [], "usage": usage}}),
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "return "}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "1"}}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"},
+            "usage": {"input_tokens": null, "output_tokens": 7}}),
+        json!({"type": "message_stop"}),
+    ];
+    let [_, (_, streamed)] = answers(vendor.0, &json!({}), &events);
+    let (request, heard) = listening(request("a", "b"));
+    let reply = complete(&remote(vendor, &WireServer::always(streamed), true), &request).unwrap();
+    assert_eq!((reply.content.as_deref(), &*heard.lock().unwrap()[0]), (Some("return 1"), "return 1"));
+    assert_eq!(reply.usage, Some(Usage { input: 5, output: 7, reasoning: 2, ..Usage::default() }));
+}
+
+/// Gemini's reply may stand in a list, counts the tokens of its tools apart, and says in words why it holds nothing.
+#[test]
+fn geminis_own_ways_are_understood() {
+    let vendor = (Vendor::Gemini, "gemini-3-pro");
+    let call = |name: &str| json!({"functionCall": {"name": name, "args": {}}});
+    let usage = json!({"promptTokenCount": 5, "toolUsePromptTokenCount": 3, "candidatesTokenCount": 2});
+    let reply = |parts: Json, reason: &str| {
+        let candidate = json!({"content": {"parts": parts}, "finishReason": reason, "finishMessage": "No such tool."});
+        json!({"candidates": [candidate], "usageMetadata": usage})
+    };
+    let good = reply(json!([call("f"), call("g")]), "STOP");
+    let wrapped = json!([good]);
+    for reply in replied(vendor, &wrapped, &[good]).map(Result::unwrap) {
+        let ids: Vec<_> = reply.tool_calls.iter().map(|call| &*call.id).collect();
+        assert_eq!((ids, reply.usage.unwrap().input), (vec!["call_0", "call_1"], 8));
+    }
+    // An empty reply that was only too long is the adapter's to judge.
+    let long = reply(json!([]), "MAX_TOKENS");
+    for reply in replied(vendor, &long, std::slice::from_ref(&long)).map(Result::unwrap) {
+        assert_eq!((reply.content, reply.stop_reason.as_deref()), (None, Some("MAX_TOKENS")));
+    }
+    for reason in ["TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE"] {
+        let broken = reply(json!([call("f")]), reason);
+        for error in replied(vendor, &broken, std::slice::from_ref(&broken)).map(Result::unwrap_err) {
+            assert_eq!(error.class, ProviderErrorClass::InvalidResponse, "{reason}");
+            assert!(error.message.contains(reason) && error.message.contains("No such tool."), "{error}");
+        }
+    }
+    let fingerprint = |model| {
+        let server = WireServer::always(Answer::Hang);
+        remote((Vendor::Gemini, model), &server, false).fingerprint().to_owned()
+    };
+    assert!(fingerprint("tunedModels/mine").contains("/v1beta/tunedModels/mine:generateContent"));
+    assert!(fingerprint("a b?c").contains("/v1beta/models/a%20b%3Fc:generateContent"));
+}
+
+/// Ollama says in each line whether it is the last, may count one side alone, and may say arguments as text.
+#[test]
+fn ollamas_own_ways_are_understood() {
+    let vendor = (Vendor::Ollama, "qwen3:8b");
+    let call = json!({"function": {"name": "f", "arguments": "{\"n\": 1}"}});
+    let message = json!({"role": "assistant", "content": "", "tool_calls": [call]});
+    let done = json!({"message": message, "done": true, "done_reason": "stop", "eval_count": 4});
+    for reply in replied(vendor, &done, std::slice::from_ref(&done)).map(Result::unwrap) {
+        assert_eq!(&*reply.tool_calls[0].arguments, r#"{"n": 1}"#);
+        assert_eq!(reply.usage, Some(Usage { output: 4, ..Usage::default() }));
+    }
+    for kind in ["application/x-ndjson", "application/ndjson", "application/jsonl; charset=utf-8"] {
+        // Without the end of its line.
+        let server = WireServer::always(Answer::typed(kind, done.to_string()));
+        assert!(complete(&remote(vendor, &server, true), &request("a", "b")).is_ok(), "{kind}");
+    }
+    let half = json!({"message": {"role": "assistant", "content": "return 1"}, "done": false});
+    for error in replied(vendor, &half, std::slice::from_ref(&half)).map(Result::unwrap_err) {
+        assert_eq!(error.class, ProviderErrorClass::InvalidResponse, "{error}");
+    }
+}
+
+/// Whoever listens to thoughts asks for them, where every account may. OpenAI gives summaries to verified ones alone: those
+/// say so in `extra`.
+#[test]
+fn thoughts_are_asked_for_by_who_listens() {
+    let sent = |vendor, params: Params, listens: bool| {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let provider = Remote::new(RemoteSettings { params, ..target(vendor, &server) }).unwrap();
+        let asked = request("a", "b");
+        complete(&provider, &if listens { listening(asked).0 } else { asked }).unwrap();
+        server.seen().remove(0).body
+    };
+    let effort = Params { reasoning_effort: Some(Some("high".into())), ..Params::default() };
+    for listens in [true, false] {
+        let body = sent((Vendor::Gemini, "gemini-3-pro"), effort.clone(), listens);
+        assert_eq!(body["generationConfig"]["thinkingConfig"]["includeThoughts"], listens);
+        let body = sent((Vendor::OpenAiResponses, "gpt-5.1"), effort.clone(), listens);
+        assert_eq!(body["reasoning"], json!({"effort": "high"}));
+        let summary = Value::Map(Map::from([("summary".to_owned(), "auto".into())]));
+        let extra = BTreeMap::from([("reasoning".to_owned(), Some(summary))]).into();
+        let body = sent((Vendor::OpenAiResponses, "gpt-5.1"), Params { extra, ..effort.clone() }, listens);
+        assert_eq!(body["reasoning"], json!({"effort": "high", "summary": "auto"}));
+    }
+}
+
 /// SC-4.03: the same tokens are the same numbers, whoever counts them.
 #[test]
 fn sc_4_03_the_same_tokens_are_the_same_numbers() {
@@ -265,6 +454,7 @@ fn sc_1_47_sampling_goes_out_under_the_vendors_names() {
         temperature: Some(Some(0.5)),
         top_p: Some(Some(0.8)),
         repeat_penalty: Some(Some(1.5)),
+        seed: Some(Some(77_777)),
         ..Params::default()
     };
     for vendor in ALL {
@@ -281,14 +471,74 @@ fn sc_1_47_sampling_goes_out_under_the_vendors_names() {
             };
             assert_eq!(body.pointer(temperature), Some(&json!(0.5)), "{vendor:?}");
             assert_eq!(body.pointer(top_p), Some(&json!(0.8)), "{vendor:?}");
+            let mut omitted = Vec::new();
             if penalty.is_empty() {
-                assert_eq!(reply.omitted, ["repeat_penalty"], "{vendor:?}");
+                omitted.push("repeat_penalty");
                 assert!(!body.to_string().contains("1.5"), "{vendor:?}: {body}");
             } else {
                 assert_eq!(body.pointer(penalty), Some(&json!(1.5)), "{vendor:?}");
-                assert!(reply.omitted.is_empty(), "{vendor:?}");
             }
+            // vLLM's name, beside llama.cpp's.
+            let other_name = (vendor.0 == Vendor::OpenAiCompatible).then(|| json!(1.5));
+            assert_eq!(body.get("repetition_penalty"), other_name.as_ref(), "{vendor:?}");
+            let seed = match vendor.0 {
+                Vendor::OpenAi | Vendor::OpenAiCompatible => "/seed",
+                Vendor::Gemini => "/generationConfig/seed",
+                Vendor::Ollama => "/options/seed",
+                Vendor::OpenAiResponses | Vendor::Anthropic => "",
+            };
+            if seed.is_empty() {
+                omitted.push("seed");
+                assert!(!body.to_string().contains("77777"), "{vendor:?}: {body}");
+            } else {
+                assert_eq!(body.pointer(seed), Some(&json!(77_777)), "{vendor:?}");
+            }
+            assert_eq!(reply.omitted, omitted, "{vendor:?}");
         }
+    }
+}
+
+/// The bound of a reply goes out under the vendor's name: the request's or the target's, whichever is less.
+#[test]
+fn the_bound_of_a_reply_goes_out_under_the_vendors_name() {
+    for vendor in ALL {
+        let place = match vendor.0 {
+            Vendor::OpenAi => "/max_completion_tokens",
+            Vendor::OpenAiCompatible | Vendor::Anthropic => "/max_tokens",
+            Vendor::OpenAiResponses => "/max_output_tokens",
+            Vendor::Gemini => "/generationConfig/maxOutputTokens",
+            Vendor::Ollama => "/options/num_predict",
+        };
+        for (of_request, of_target, sent) in
+            [(Some(900), Some(700), 700), (Some(700), Some(900), 700), (Some(900), None, 900), (None, Some(700), 700)]
+        {
+            let server = WireServer::always(Answer::Program("return 1".into()));
+            let params = Params { max_output_tokens: of_target.map(Some), ..Params::default() };
+            let settings = RemoteSettings { params, ..target(vendor, &server) };
+            let asked = ModelRequest { max_output_tokens: of_request, ..request("a", "b") };
+            complete(&Remote::new(settings).unwrap(), &asked).unwrap();
+            assert_eq!(server.seen()[0].body.pointer(place), Some(&json!(sent)), "{vendor:?}");
+        }
+    }
+}
+
+/// Anthropic wants a bound in every request: one that the model can have, with room for an answer behind its thoughts.
+#[test]
+fn anthropics_own_bound_fits_the_model_and_its_thoughts() {
+    for (model, thinking, max_tokens, budget) in [
+        ("claude-3-haiku", None, 4_096, Json::Null),
+        ("claude-3-5-sonnet-latest", None, 8_192, Json::Null),
+        ("claude-sonnet-4-5", Some(2_048), 8_192 + 2_048, json!(2_048)),
+        ("claude-sonnet-4-5", Some(16_000), 8_192 + 16_000, json!(16_000)),
+        ("claude-sonnet-4-5", Some(100), 8_192 + 1_024, json!(1_024)),
+    ] {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let params = Params { extended_thinking: thinking.map(Some), ..Params::default() };
+        let settings = RemoteSettings { params, ..target((Vendor::Anthropic, model), &server) };
+        complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+        let body = &server.seen()[0].body;
+        let sent = (&body["max_tokens"], body.pointer("/thinking/budget_tokens").unwrap_or(&Json::Null));
+        assert_eq!(sent, (&json!(max_tokens), &budget), "{model}");
     }
 }
 
@@ -412,6 +662,7 @@ fn who_refuses_the_tool_is_held_by_a_schema() {
 fn sc_1_50_thinking_is_asked_for_where_it_exists() {
     let effort = Params { reasoning_effort: Some(Some("high".into())), ..Params::default() };
     let thinking = Params { extended_thinking: Some(Some(2_048)), ..Params::default() };
+    let none = Params { reasoning_effort: Some(Some("none".into())), ..Params::default() };
     let no: &[&str] = &[];
     for (vendor, model, params, place, value, omitted) in [
         (Vendor::OpenAi, "gpt-5.1", &effort, "/reasoning_effort", json!("high"), no),
@@ -435,6 +686,7 @@ fn sc_1_50_thinking_is_asked_for_where_it_exists() {
             no,
         ),
         (Vendor::Ollama, "qwen3", &thinking, "/think", json!(true), no),
+        (Vendor::Ollama, "qwen3", &none, "/think", json!(false), no),
     ] {
         let server = WireServer::always(Answer::Program("return 1".into()));
         let settings = RemoteSettings { params: params.clone(), ..target((vendor, model), &server) };
@@ -484,6 +736,38 @@ fn s18_thinking_without_room_is_named() {
     assert_eq!((&server.seen()[0].body["temperature"], &*reply.omitted), (&json!(0.5), &["extended_thinking"][..]));
 }
 
+/// S18: what each model refuses beside the table's first rows is left out and named.
+#[test]
+fn s18_each_model_is_told_what_it_knows() {
+    let all = Params {
+        temperature: Some(Some(0.5)),
+        top_p: Some(Some(0.8)),
+        seed: Some(Some(7)),
+        reasoning_effort: Some(Some("high".into())),
+        ..Params::default()
+    };
+    let odd = Params { reasoning_effort: Some(Some("xhigh".into())), ..Params::default() };
+    let thinking = Params { extended_thinking: Some(Some(2_048)), ..all.clone() };
+    let (effort, sampling): (&[_], &[_]) = (&["reasoning_effort"], &["temperature", "top_p"]);
+    for (vendor, model, params, omitted) in [
+        (Vendor::OpenAi, "gpt-5-chat-latest", &all, effort),
+        (Vendor::OpenAi, "o1", &all, sampling),
+        (Vendor::OpenAi, "o4-mini", &all, sampling),
+        (Vendor::Gemini, "gemini-1.5-pro", &all, effort),
+        (Vendor::Gemini, "models/gemini-2.0-flash", &all, effort),
+        (Vendor::Ollama, "qwen3", &odd, effort),
+        (Vendor::Anthropic, "claude-opus-4-1", &all, &["top_p", "seed", "reasoning_effort"]),
+        (Vendor::Anthropic, "claude-opus-4-20250514", &all, &["seed", "reasoning_effort"]),
+        // It does not think, so it may be told how to choose.
+        (Vendor::Anthropic, "claude-3-5-sonnet-latest", &thinking, &["seed", "reasoning_effort", "extended_thinking"]),
+    ] {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let settings = RemoteSettings { params: params.clone(), ..target((vendor, model), &server) };
+        let reply = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap();
+        assert_eq!(reply.omitted, omitted, "{model}");
+    }
+}
+
 /// Keeps the warnings of this thread, as text.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<String>>>);
@@ -522,6 +806,8 @@ impl tracing::Subscriber for Warnings {
 fn s18_a_target_warns_once_of_what_it_is_not_told() {
     let server = WireServer::always(Answer::Program("return 1".into()));
     let params = Params { temperature: Some(Some(0.5)), top_p: Some(Some(0.8)), ..Params::default() };
+    // With one listener alone, a thread without it that comes to the warning first would turn it off for all.
+    let _second = tracing::Dispatch::new(Warnings::default());
     for (model, force_params, expected) in
         [("o3", None, 1), ("o3", Some(true), 0), ("gpt-4.1", None, 0), ("gpt-4.1", Some(false), 0)]
     {
@@ -623,6 +909,8 @@ fn ec_s12_a_conversation_is_one_that_each_vendor_accepts() {
         tool_call_id: tool_call_id.map(str::to_owned),
     };
     let messages = vec![
+        said(MessageRole::Assistant, " \n", vec![call("s0.0")], None),
+        said(MessageRole::Tool, "a result before", vec![], Some("s0.0")),
         said(MessageRole::Assistant, "Two calls.", vec![call("s1.0"), call("s1.1")], None),
         said(MessageRole::Tool, "first result", vec![], Some("s1.0")),
         said(MessageRole::Tool, "second result", vec![], Some("s1.1")),
@@ -638,6 +926,33 @@ fn ec_s12_a_conversation_is_one_that_each_vendor_accepts() {
             .map(|words| body.find(words).unwrap_or_else(|| panic!("{vendor:?} without {words:?}: {body}")))
             .collect();
         assert!(places.is_sorted(), "{vendor:?}: {body}");
+        if vendor.0 == Vendor::Gemini {
+            // A signature stands for the thoughts before each turn's first call.
+            assert_eq!(body.matches("thoughtSignature").count(), 2, "{body}");
+        }
+        if vendor.0 == Vendor::OpenAiResponses {
+            // Without state at the server, and by a schema that need not be strict.
+            assert!(body.contains("\"store\":false") && body.contains("\"strict\":false"), "{body}");
+        }
+    }
+}
+
+/// A schema that leaves something open is not strict.
+#[test]
+fn an_open_schema_is_not_strict() {
+    let open = r#"{"type":"object","properties":{"code":{"type":"string"}},"required":["code"]}"#;
+    for (vendor, place) in
+        [(Vendor::OpenAi, "/response_format/json_schema/strict"), (Vendor::OpenAiResponses, "/text/format/strict")]
+    {
+        let server = WireServer::always(Answer::Program("return 1".into()));
+        let settings = RemoteSettings { output: Some(Output::JsonSchema), ..target((vendor, "gpt-4.1"), &server) };
+        let provider = Remote::new(settings).unwrap();
+        complete(&provider, &request("a", "b")).unwrap();
+        let parameters = Value::from_json(open).unwrap();
+        let tools = [ToolSpec { name: "t".into(), description: "d".into(), parameters }].into();
+        complete(&provider, &ModelRequest { tools, ..request("a", "b") }).unwrap();
+        let strict = [0, 1].map(|at| server.seen()[at].body.pointer(place).cloned());
+        assert_eq!(strict, [Some(json!(true)), Some(json!(false))], "{vendor:?}");
     }
 }
 
@@ -714,6 +1029,11 @@ fn ollama_is_told_its_window_and_believed_no_cut_prompt() {
         let reply = complete(&Remote::new(settings).unwrap(), &long);
         assert_eq!(reply.is_ok(), fits, "{context_size:?}: {reply:?}");
     }
+
+    // A prompt whose tokens are a little longer than the estimate says is whole.
+    let dense = Said { counts: Counts { input: 16_000, output: 5, ..Counts::default() }, ..Said::text("return 1") };
+    let server = WireServer::always(Answer::Said(dense));
+    assert!(complete(&remote(ollama, &server, false), &long).is_ok());
 
     let cut = Said { counts: Counts { input: 16_000, output: 5, ..Counts::default() }, ..Said::text("return 1") };
     let long = ModelRequest { user_prompt: "x".repeat(400_000).into(), ..request("a", "b") };

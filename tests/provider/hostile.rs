@@ -162,6 +162,55 @@ fn a_failed_server_is_classed_alike_in_every_place() {
     }
 }
 
+/// What the table of model-wire-formats.md section 8 says in words, and what no recorded body shows.
+#[test]
+fn a_refusal_is_classed_by_code_status_and_words() {
+    use ProviderErrorClass::{Auth, ContextOverflow, ModelError, Network, Quota, RateLimit, Timeout};
+    let says = |words: &str| json!({"error": {"message": words}});
+    let coded = |code: &str, words: &str| json!({"error": {"code": code, "message": words}});
+    for (status, body, class) in [
+        (403, says("Your country is not supported"), ModelError),
+        (403, says("Not available in your region"), ModelError),
+        (403, says("Blocked for reasons of safety"), ModelError),
+        (403, says("The model requires moderation"), ModelError),
+        (403, says("Your input was flagged"), ModelError),
+        (403, coded("unsupported_country_region_territory", "no"), ModelError),
+        (403, says("no"), Auth),
+        (401, coded("invalid_api_key", "The key of this region is wrong"), Auth),
+        (400, coded("organization_spend_limit_exceeded", "no"), Quota),
+        (500, coded("server_error", "the prompt is too long"), ContextOverflow),
+        (503, coded("slow_down", "no"), Network),
+        (429, coded("slow_down", "no"), RateLimit),
+        (400, json!({"error": {"code": 502, "message": "no"}}), ModelError),
+        (200, json!({"error": {"code": 502, "message": "no"}}), Network),
+        (400, json!([{"error": {"status": "RESOURCE_EXHAUSTED", "message": "no"}}]), RateLimit),
+        (400, coded("DEADLINE_EXCEEDED", "no"), Timeout),
+        (200, says("the model timed out"), Timeout),
+        (200, says("Incorrect API key provided"), Auth),
+        (200, says("The model is overloaded"), Network),
+        (200, says("Too many requests"), RateLimit),
+        (200, says("Your billing is not active"), Quota),
+    ] {
+        let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
+        let answer = Answer::Raw { status, headers, body: body.to_string().into_bytes() };
+        let error = refused((Vendor::OpenAiCompatible, "qwen"), false, answer);
+        assert_eq!(error.class, class, "{status} {body}: {error}");
+    }
+}
+
+/// A type that is JSON by another name, or no type at all, is taken at its word.
+#[test]
+fn json_has_several_types() {
+    let completion = json!({"choices": [{"message": {"content": "return 1"}, "finish_reason": "stop"}]}).to_string();
+    for kind in [None, Some("application/vnd.api+json"), Some("Application/JSON; charset=utf-8")] {
+        let headers = kind.map(|kind| ("content-type".to_owned(), kind.to_owned())).into_iter().collect();
+        let answer = Answer::Raw { status: 200, headers, body: completion.clone().into_bytes() };
+        let server = WireServer::always(answer);
+        let reply = complete(&remote((Vendor::OpenAi, "gpt-4.1"), &server, false), &request("a", "b"));
+        assert_eq!(reply.unwrap().content.as_deref(), Some("return 1"), "{kind:?}");
+    }
+}
+
 /// A reply that is compressed all the same is named, and a refusal is what its status says; none of its bytes are shown.
 #[test]
 fn an_encoded_reply_is_named() {
@@ -229,6 +278,42 @@ fn flood(vendor: (Vendor, &str)) {
     }
 }
 
+/// A stream may be longer than an event may, and has a bound of its own.
+#[test]
+fn a_long_stream_is_read_and_an_endless_one_is_not() {
+    thread::scope(|scope| {
+        for vendor in [(Vendor::OpenAiCompatible, "qwen"), (Vendor::Ollama, "qwen3:8b")] {
+            scope.spawn(move || long(vendor));
+        }
+    });
+}
+
+fn long(vendor: (Vendor, &str)) {
+    let text = "x".repeat(256 << 10);
+    let (said, end) = if vendor.0 == Vendor::Ollama {
+        (json!({"message": {"content": text}, "done": false}), json!({"message": {"content": ""}, "done": true}))
+    } else {
+        let choice =
+            |delta: Json, reason: Option<&str>| json!({"choices": [{"delta": delta, "finish_reason": reason}]});
+        (choice(json!({"content": text}), None), choice(json!({}), Some("stop")))
+    };
+    let said = event(vendor, &said.to_string()).into_bytes();
+    for (number, fits) in [(40, true), (140, false)] {
+        let mut pieces = vec![said.clone(); number];
+        pieces.push(event(vendor, &end.to_string()).into_bytes());
+        let server = WireServer::always(Answer::Drip { kind: stream_type(vendor), pieces, pause: Duration::ZERO });
+        let patient = ModelRequest {
+            timeout: Duration::from_secs(50),
+            total: Duration::from_secs(50),
+            ..request("calculator", "add")
+        };
+        match complete(&remote(vendor, &server, true), &patient) {
+            Ok(reply) => assert!(fits && reply.content.unwrap().len() == number * text.len(), "{vendor:?}"),
+            Err(error) => assert!(!fits && error.message.contains("larger than"), "{vendor:?}: {error}"),
+        }
+    }
+}
+
 /// SC-3.17: nothing, and bytes that come too slowly, end with a bound: of the request, or of the whole.
 #[test]
 fn sc_3_17_nothing_and_slow_bytes_end_with_a_bound() {
@@ -236,18 +321,20 @@ fn sc_3_17_nothing_and_slow_bytes_end_with_a_bound() {
 }
 
 fn slow(vendor: (Vendor, &str)) {
+    const LONG: u64 = 30_000;
     let drip = |kind| Answer::Drip { kind, pieces: vec![b"data: ".to_vec(); 10_000], pause: Duration::from_millis(50) };
-    for (stream, answer) in [
-        (false, Answer::Hang),
-        (true, Answer::Hang),
-        (false, drip("application/json")),
-        (true, drip("application/json")),
-        (true, drip(stream_type(vendor))),
+    for (stream, timeout, total, answer) in [
+        (false, 400, LONG, Answer::Hang),
+        (false, LONG, 400, Answer::Hang),
+        (true, 400, LONG, Answer::Hang),
+        (false, 400, LONG, drip("application/json")),
+        (true, 400, LONG, drip("application/json")),
+        (true, 400, 800, drip(stream_type(vendor))),
     ] {
         let server = WireServer::always(answer);
         let short = ModelRequest {
-            timeout: Duration::from_millis(400),
-            total: Duration::from_millis(800),
+            timeout: Duration::from_millis(timeout),
+            total: Duration::from_millis(total),
             ..request("calculator", "add")
         };
         let start = Instant::now();
@@ -329,6 +416,19 @@ fn keys_never_come_back() {
         let heard = heard.lock().unwrap().clone();
         assert_eq!(heard[0], "the key is [secret], [secret][secret]; not sk-test-01234", "{vendor:?}");
         assert_eq!(heard[2], "[secret]", "{vendor:?}");
+        // So does one that was told what stands behind `Bearer ` in a header, or in a header of a key's name.
+        let header = |name: &str, value: &str| (name.to_owned(), Secret::unlisted(value).unwrap());
+        for (stream, given) in [
+            (false, header("x-proxy-auth", &format!("Bearer {HEADER}"))),
+            (true, header("x-proxy-auth", &format!("Bearer {HEADER}"))),
+            (false, header("x-team-token", HEADER)),
+            (true, header("x-team-token", HEADER)),
+        ] {
+            let server = WireServer::always(Answer::Said(Said::text(&format!("it is {HEADER}"))));
+            let settings = RemoteSettings { headers: vec![given], stream: Some(stream), ..target(vendor, &server) };
+            let reply = complete(&Remote::new(settings).unwrap(), &request).unwrap();
+            assert_eq!(reply.content.as_deref(), Some("it is [secret]"), "{vendor:?}");
+        }
         // A proxy's password is private too.
         let server = WireServer::always(Answer::Hang);
         let proxy = Secret::unlisted(&format!("http://user:{PROXY}@127.0.0.1:1")).unwrap();
@@ -545,6 +645,34 @@ fn no_part_of_a_key_is_left_where_a_message_is_cut() {
                 assert!(!told.contains("\\u00"), "{vendor:?} {before} {body}: {error}");
             }
         }
+    }
+}
+
+/// Promise 5: a key in any name of a reply is masked, also where escapes hide it from who looks at the bytes.
+#[test]
+fn a_key_in_a_name_is_masked() {
+    let escaped: String = KEY.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect();
+    let call = r#"{"id":"KEY","type":"function","function":{"name":"KEY","arguments":"{\"KEY\":1}"}}"#;
+    let body = format!(
+        r#"{{"model":"KEY","provider":"KEY","choices":[{{"message":{{"content":"KEY","tool_calls":[{call}]}},
+        "finish_reason":"KEY"}}]}}"#
+    );
+    let server = WireServer::always(Answer::typed("application/json", body.replace("KEY", &escaped)));
+    let reply = complete(&remote((Vendor::OpenAi, "gpt-4.1"), &server, false), &request("a", "b")).unwrap();
+    assert_eq!(format!("{reply:?}").matches("[secret]").count(), 7, "{reply:?}");
+    assert!(!format!("{reply:?}").contains(KEY), "{reply:?}");
+}
+
+/// Promise 5: a refusal that is too long is cut before a key, and not within it.
+#[test]
+fn no_part_of_a_key_is_left_where_a_refusal_is_cut() {
+    const READ: usize = 64 << 10;
+    for shown in 8..KEY.len() {
+        // One tag up to the key: nothing before it is shown.
+        let page = format!("<{}>{KEY} is wrong", "a".repeat(READ - shown - 2));
+        let answer = Answer::Raw { status: 500, headers: Vec::new(), body: page.into_bytes() };
+        let error = refused((Vendor::OpenAi, "gpt-4.1"), false, answer);
+        assert!(!error.message.contains(&KEY[..8]), "{shown}: {error}");
     }
 }
 

@@ -91,7 +91,7 @@ fn messages(messages: Option<&Json>) -> Result<(), String> {
         };
         for (index, block) in blocks.iter().enumerate() {
             let fits = match block["type"].as_str() {
-                Some("text") => block["text"].as_str().is_some_and(|text| !text.is_empty()),
+                Some("text") => block["text"].as_str().is_some_and(|text| !text.trim().is_empty()),
                 Some("tool_use") => role == "assistant" && is_id(&block["id"]) && block["input"].is_object(),
                 Some("tool_result") => {
                     let first = blocks[..index].iter().all(|before| before["type"] == "tool_result");

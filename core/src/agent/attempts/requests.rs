@@ -377,7 +377,10 @@ fn whole(reply: ModelReply, model: &str) -> Result<ModelReply, ProviderError> {
             "the reply was cut at its limit of tokens; raise `max_output_tokens`"
         }
         "model_context_window_exceeded" => "the reply was cut where the model's window ends",
-        "content_filter" | "safety" | "recitation" | "refusal" => "a filter of the server cut the reply",
+        "content_filter" | "safety" | "recitation" | "refusal" | "prohibited_content" | "blocklist" | "spii" => {
+            "a filter of the server cut the reply"
+        }
+        "incomplete" => "the server says that the reply was cut, and not why",
         _ => return Ok(reply),
     };
     let is_whole = |call: &RawToolCall| match Value::from_json(&call.arguments) {
