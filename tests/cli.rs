@@ -260,7 +260,7 @@ fn the_systems_proxy_is_named_and_its_password_is_not() {
     for (scheme, proxy, error_type, words) in [
         ("http", alive.as_str(), "provider", "write its user and password into `proxy`"),
         ("https", alive.as_str(), "provider", "write its user and password into `proxy`"),
-        ("https", "us:pr%40xy-pw-secret@127.0.0.1:1", "provider", "through the system's proxy 127.0.0.1:1"),
+        ("https", "us:pr%40xy-pw-secret@127.0.0.1:1", "provider", "through the system's proxy http://127.0.0.1:1"),
     ] {
         let url = format!("{scheme}://model.invalid/v1");
         let model = ["--model", "openai-compatible:m", "--base-url", &url, "--log", "log.jsonl"];

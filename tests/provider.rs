@@ -1064,6 +1064,8 @@ mod resolving {
         assert!(problem("openai-compatible:x", &[]).contains("base_url="));
         assert!(problem(ModelSpec::Targets(vec![]), &[]).contains("at least one"));
         assert!(problem(ModelSpec::Targets(vec!["library".into(); 17]), &[]).contains("at most 16 models"));
+        let nested = ModelSpec::Targets(vec!["library,library,library".into(); 6]);
+        assert!(problem(nested, &[]).contains("at most 16 models"));
         let text = problem(ModelSpec::Default, &[("CADENZA_MODEL", "nonsense")]);
         assert!(text.starts_with("environment variable CADENZA_MODEL: "), "{text}");
         assert!(!problem(KEY, &[]).contains(KEY));

@@ -30,9 +30,10 @@ enum Answer {
     Program(&'static str),
     Reply(Box<ModelReply>),
     Fail(ProviderErrorClass, Option<f64>),
+    Silent,
 }
 
-use Answer::{Fail, Program, Reply};
+use Answer::{Fail, Program, Reply, Silent};
 use ProviderErrorClass::{
     Auth, ContextOverflow, InvalidResponse, ModelError, Network, Quota, RateLimit, Timeout as TimedOut,
 };
@@ -92,6 +93,10 @@ impl World {
                         retry_after: wait.map(Duration::from_secs_f64),
                         ..ProviderError::new(class, format!("{name} says {}", class.as_str()))
                     }),
+                    Silent => {
+                        std::thread::sleep(request.timeout);
+                        Err(ProviderError::timed_out(&name.to_string(), request.timeout))
+                    }
                 }
             };
             let provider: Arc<dyn Provider> = Arc::new(Scripted::respond(respond).named(&name.to_string()));
@@ -494,6 +499,18 @@ fn when_all_fail_the_error_holds_everybodys_words() {
     assert_eq!(message, "2 attempts failed; the last: B says model_error; before: A says network");
 }
 
+/// SC-3.17: when the last target is still silent at the end of the call, those that failed before are told too.
+#[test]
+fn sc_3_17_the_calls_end_is_told_beside_earlier_failures() {
+    let world = World::new(&[&[Fail(Network, None)], &[Silent]], r#"{"call_timeout_seconds": 0.3}"#);
+    let outcome = world.call();
+    let error = outcome.error().unwrap();
+    assert_eq!(error.error_type, ErrorType::Timeout);
+    let (last, before) = error.message.split_once("; before: ").unwrap();
+    assert!(last.contains("the last: the call took longer than 300 ms"), "{last}");
+    assert_eq!(before, "A says network");
+}
+
 fn reply_with(usage: Usage) -> Answer {
     reply(ModelReply {
         usage: Some(usage),
@@ -663,12 +680,13 @@ fn sc_4_02_what_a_failed_request_used_is_counted() {
         };
         ModelSpec::Provider(Arc::new(Scripted::respond(respond).named("A")))
     };
-    for (bound, words) in [
-        (r#""max_cost": 1.5"#, "2.000014 USD of 1.5 USD of this flow are spent"),
-        (r#""max_tokens": 1500000"#, "2000014 of 1500000 model tokens of this flow are used"),
-    ] {
-        let options =
-            format!(r#"{{"max_generation_attempts": 8, "prices": {{"A": {{"input": 1, "output": 1}}}}, {bound}}}"#);
+    let cost = (r#""max_cost": 1.5"#, "2.000014 USD of 1.5 USD of this flow are spent");
+    let tokens = (r#""max_tokens": 1500000"#, "2000014 of 1500000 model tokens of this flow are used");
+    // Also where the request that goes over it is the last one anyway.
+    for ((bound, words), attempts) in [(cost, 8), (cost, 2), (tokens, 8), (tokens, 2)] {
+        let options = format!(
+            r#"{{"max_generation_attempts": {attempts}, "prices": {{"A": {{"input": 1, "output": 1}}}}, {bound}}}"#
+        );
         let Value::Map(map) = Value::from_json(&options).unwrap() else { panic!("a map") };
         let options = Options { model: Some(refused()), ..Options::from_map(&map).unwrap() };
         let waits = Arc::new(Recorded::default());

@@ -536,7 +536,9 @@ pub struct Metadata {
     pub durability: Durability,
     /// What the library or the provider wants the caller to know.
     pub note: Option<Cow<'static, str>>,
-    /// One entry for every request to a model, in their order (SC-4.01, SC-4.15); empty for a reused program.
+    /// One entry for every request to a model, in their order (SC-4.01, SC-4.15); empty for a reused program. Where the
+    /// failure policy asked another role, those of the call that failed stand before those of the call that answered, which
+    /// everything else here is about.
     pub accounting: Arc<[AccountingEntry]>,
 }
 

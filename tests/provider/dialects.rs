@@ -828,6 +828,53 @@ fn s18_a_target_warns_once_of_what_it_is_not_told() {
     }
 }
 
+/// S18: what a target says of itself alone and has no use for is said.
+#[test]
+fn s18_a_target_is_told_what_it_has_no_use_for() {
+    let _second = tracing::Dispatch::new(Warnings::default());
+    let of_server = "`base_url`, `api_key`, `headers`, `proxy`, `stream`";
+    let of_machine = "`threads`, `gpu_layers`";
+    let of_words = "`output`, `temperature`, `seed`, `extra`";
+    for (name, expected) in [
+        ("openai:m", format!("openai:m has no use for {of_machine}, `context_size`; take that away")),
+        ("ollama:m", format!("ollama:m has no use for {of_machine}; take that away")),
+        (
+            "library",
+            format!("library has no use for {of_server}, {of_machine}, `context_size`, {of_words}; take that away"),
+        ),
+    ] {
+        let options = TargetOptions {
+            base_url: Some("http://127.0.0.1:1".into()),
+            api_key: Secret::new(KEY),
+            headers: BTreeMap::from([("x-team".to_owned(), Secret::unlisted("t"))]).into(),
+            proxy: Some(Secret::unlisted("http://127.0.0.1:1")),
+            stream: Some(true),
+            output: Some(Output::Tool),
+            context_size: Some(4_096),
+            threads: Some(4),
+            gpu_layers: Some(3),
+            params: Params {
+                temperature: Some(Some(0.5)),
+                top_p: Some(None),
+                seed: Some(Some(7)),
+                extra: BTreeMap::from([("user".to_owned(), Some("u".into()))]).into(),
+                ..Params::default()
+            },
+            ..TargetOptions::default()
+        };
+        let warnings = Warnings::default();
+        tracing::subscriber::with_default(warnings.clone(), || {
+            let spec = ModelSpec::Target { name: name.into(), options: Box::new(options) };
+            resolve(&spec, &ModelSettings::default()).unwrap();
+            // What is said for all may be meant for others.
+            let of_all = TargetOptions { threads: Some(4), ..TargetOptions::default() };
+            resolve(&"library".into(), &ModelSettings { options: of_all, ..ModelSettings::default() }).unwrap();
+        });
+        let warned = warnings.0.lock().unwrap().clone();
+        assert!(warned.len() == 1 && warned[0].contains(&expected), "{expected}: {warned:?}");
+    }
+}
+
 /// S18: what is forced goes out though the model is known to refuse it.
 #[test]
 fn s18_what_is_forced_goes_out() {

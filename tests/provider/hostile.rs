@@ -463,7 +463,8 @@ fn a_proxy_that_wants_a_password_is_told_by_its_option_and_keeps_it() {
                 ..near
             };
             let error = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap_err();
-            assert_eq!(error.class, ProviderErrorClass::Auth, "{vendor:?}: {error}");
+            // The proxy's word says nothing of the target behind it, nor of the next one.
+            assert_eq!(error.class, ProviderErrorClass::Network, "{vendor:?}: {error}");
             assert!(error.message.contains("`proxy`") && !error.message.contains("model's name"), "{error}");
             assert!(sent.lock().unwrap().contains(basic), "{sent:?}");
             assert!(error.message.contains("Proxy-Authorization: Basic [secret]"), "{error}");
@@ -476,9 +477,9 @@ fn a_proxy_that_wants_a_password_is_told_by_its_option_and_keeps_it() {
 /// A proxy on the way to an `https` server is asked for a tunnel, and its refusal is told as its own.
 #[test]
 fn a_proxy_that_refuses_a_tunnel_is_told_by_its_option() {
-    for (status, class, words) in [
-        ("407 Proxy Authentication Required", ProviderErrorClass::Auth, "write its user and password into `proxy`"),
-        ("403 Forbidden", ProviderErrorClass::Network, "check the proxy"),
+    for (status, words) in [
+        ("407 Proxy Authentication Required", "write its user and password into `proxy`"),
+        ("403 Forbidden", "check the proxy"),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let proxy = Secret::unlisted(&format!("http://us:{PROXY}@{}", listener.local_addr().unwrap()));
@@ -499,9 +500,29 @@ fn a_proxy_that_refuses_a_tunnel_is_told_by_its_option() {
         };
         let error = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap_err();
         assert!(asked.join().unwrap().starts_with("CONNECT model.invalid:443 HTTP/1.1\r\n"));
-        assert_eq!(error.class, class, "{error}");
+        assert_eq!(error.class, ProviderErrorClass::Network, "{error}");
         assert!(error.message.contains(words) && error.message.contains("through `proxy`"), "{error}");
         assert!(!error.message.contains(PROXY), "{error}");
+    }
+}
+
+/// What a gateway quotes of the server behind it is a body of its own, with escapes of its own.
+#[test]
+fn a_key_in_what_a_gateway_quotes_is_masked() {
+    for stream in [false, true] {
+        for quoted in ["{\"sent\": \"sk\\/slashed-key-01\"}", "{\"sent\": \"\\u0073k/slashed-key-01\"}"] {
+            let raw = json!({"raw": quoted, "provider_name": "Azure"});
+            let body = json!({"error": {"message": "Provider returned error", "code": 400, "metadata": raw}});
+            let server = WireServer::always(Answer::Raw {
+                status: 400,
+                headers: Vec::new(),
+                body: body.to_string().into_bytes(),
+            });
+            let near = target((Vendor::OpenAiCompatible, "m"), &server);
+            let settings = RemoteSettings { key: Secret::new("sk/slashed-key-01"), stream: Some(stream), ..near };
+            let error = complete(&Remote::new(settings).unwrap(), &request("a", "b")).unwrap_err();
+            assert!(error.message.ends_with("Provider returned error: {\"sent\": \"[secret]\"}"), "{error}");
+        }
     }
 }
 

@@ -31,6 +31,8 @@ def test_a_servers_address_goes_with_its_model(model, configured, monkeypatch):
     configured('model = "openai-compatible:m"\nbase_url = "http://127.0.0.1:1/v1"\napi_key = "sk-of-the-file-1"\n')
     assert Runtime().model == "openai-compatible:m"
     assert Runtime(model=None).model == "openai-compatible:m"
+    refused = Runtime(reuse="off").agent("x", model=None).work()
+    assert refused.error_type == "provider" and "openai-compatible:m" in refused.error_message
     assert Runtime(model="library").model == "library"
     assert Runtime(model=model).agent("calculator").add(2, 3).value == 5
     with pytest.raises(OptionError, match="needs a key: set ANTHROPIC_API_KEY"):

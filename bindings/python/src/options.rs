@@ -34,10 +34,6 @@ pub(crate) fn read_over_configuration(py: Python<'_>, options: Option<&Bound<'_,
             config.forget_server();
         }
         for (name, value) in data {
-            // `model=None` says of the model what leaving it out says.
-            if name == "model" && value == Value::Null && objects.model.is_none() {
-                continue;
-            }
             config.set(&name, value, Origin::Flag("argument".to_owned()));
         }
         config.options()

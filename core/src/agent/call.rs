@@ -325,9 +325,11 @@ impl<'a> Call<'a> {
             let answered = self.fall_back(role, &frame).await;
             outcome.result = answered.result;
             if let Some(theirs) = answered.metadata {
+                let asked = format!("the role {role} was asked after {} failed", self.agent.role());
+                let note = theirs.note.as_ref().map_or_else(|| asked.clone(), |theirs| format!("{asked}; {theirs}"));
                 outcome.metadata = Some(Arc::new(Metadata {
                     accounting: metadata.accounting.iter().chain(&*theirs.accounting).cloned().collect(),
-                    note: Some(format!("the role {role} was asked after {} failed", self.agent.role()).into()),
+                    note: Some(note.into()),
                     ..(*theirs).clone()
                 }));
             }

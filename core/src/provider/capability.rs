@@ -49,9 +49,13 @@ pub(super) fn may_be_forced(claude: &str) -> bool {
 
 /// Whether a model refuses tools in chat completions: from 5.4 on while it reasons, which it does by itself from 5.6 on.
 fn refuses_tools(gpt: &str, params: &Params) -> bool {
-    let effort = params.reasoning_effort.as_ref().and_then(Option::as_deref);
-    let reasons = |version| effort.map_or(version >= (5, 6), |effort| effort != "none");
-    gpt_version(gpt).is_some_and(|version| version >= (5, 4) && reasons(version))
+    let unsaid = |version| version >= (5, 6);
+    gpt_version(gpt)
+        .is_some_and(|version| version >= (5, 4) && effort(params).map_or(unsaid(version), |word| word != "none"))
+}
+
+fn effort(params: &Params) -> Option<&str> {
+    params.reasoning_effort.as_ref().and_then(Option::as_deref)
 }
 
 fn refused(vendor: Vendor, model: &str, params: &Params) -> Vec<&'static str> {
@@ -83,38 +87,46 @@ fn gemini(model: &str, params: &Params) -> Vec<&'static str> {
 
 /// It knows three levels, and none.
 fn ollama(params: &Params) -> Vec<&'static str> {
-    let effort = params.reasoning_effort.as_ref().and_then(Option::as_deref);
-    let known = effort.is_none_or(|effort| ["none", "low", "medium", "high"].contains(&effort));
+    let known = effort(params).is_none_or(|effort| ["none", "low", "medium", "high"].contains(&effort));
     if known { Vec::new() } else { vec!["reasoning_effort"] }
 }
 
-/// Reasoning models refuse sampling, those that can be told not to reason only while they do; the others refuse to be told
-/// how much to reason.
+/// Reasoning models refuse sampling while they reason; the others refuse to be told how much to reason. From 5.1 to 5.4 they
+/// reason when they are told to, and from 5.1 on they can be told not to.
 fn openai(model: &str, params: &Params) -> Vec<&'static str> {
     let model = base_of(model);
-    let version = gpt_version(model);
-    let is_chat = model.split('-').any(|part| part == "chat");
+    let says = |word: &str| model.split('-').any(|part| part == word);
+    let gpt = gpt_version(model).filter(|version| *version >= (5, 0) && !says("chat"));
     let is_o = ["o1", "o3", "o4"].iter().any(|prefix| model.starts_with(prefix));
-    let reasons = is_o || version.is_some_and(|version| version >= (5, 0)) && !is_chat;
-    let told_not_to = params.reasoning_effort.as_ref().and_then(Option::as_deref) == Some("none");
+    let can_rest = gpt >= Some((5, 1)) && !says("codex") && !says("pro");
+    let rests = match effort(params) {
+        Some(word) => can_rest && word == "none",
+        None => can_rest && gpt <= Some((5, 4)),
+    };
     let mut refused = vec!["repeat_penalty", "extended_thinking"];
-    if !reasons {
+    if gpt.is_none() && !is_o {
         refused.push("reasoning_effort");
-    } else if !told_not_to || version < Some((5, 1)) {
+    } else if !rests {
         refused.extend(["temperature", "top_p"]);
     }
     refused
 }
 
-/// The model that a name stands for: `ft:o4-mini-2025-04-16:org::id` is one that was trained further.
+/// The model that a name stands for: a gateway puts its maker before it, and `ft:o4-mini-2025-04-16:org::id` is one that was
+/// trained further.
 fn base_of(model: &str) -> &str {
-    model.strip_prefix("ft:").map_or(model, |rest| rest.split(':').next().unwrap_or(rest))
+    let name = model.rsplit('/').next().unwrap_or(model);
+    name.strip_prefix("ft:").map_or(name, |rest| rest.split(':').next().unwrap_or(rest))
 }
 
-/// `gpt-5.6-terra` by its numbers; `None` for other families.
+/// `gpt-5.6-terra` by its numbers, which Azure's names write without the point (`gpt-35-turbo`); `None` for other families.
 fn gpt_version(model: &str) -> Option<(u32, u32)> {
     let number = base_of(model).strip_prefix("gpt-")?.split('-').next()?;
-    let (major, minor) = number.split_once('.').unwrap_or((number, "0"));
+    let (major, minor) = match number.split_once('.') {
+        Some(parts) => parts,
+        None if number.len() == 2 && number.is_ascii() => number.split_at(1),
+        None => (number, "0"),
+    };
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
@@ -141,11 +153,15 @@ fn anthropic(model: &str, params: &Params) -> Vec<&'static str> {
     refused
 }
 
-/// `claude-sonnet-4-5-20250929` and `claude-3-7-sonnet-latest` by their numbers. A name without one is taken for new.
+/// `claude-sonnet-4-5-20250929` and `claude-3-7-sonnet-latest` by their numbers. A Claude without one is taken for new; another
+/// model, at a server that speaks this format too, for the version that refuses least.
 pub(super) fn anthropic_version(model: &str) -> (u32, u32) {
+    let Some(begin) = ["claude", "fable", "mythos"].iter().filter_map(|name| model.rfind(name)).min() else {
+        return (4, 6);
+    };
     // Days of release have more digits than a version.
     let small = |part: &&&str| part.len() <= 2;
-    let parts: Vec<&str> = model.split(['-', '.', '@', ':', '/']).collect();
+    let parts: Vec<&str> = model[begin..].split(['-', '.', '@', ':', '/']).collect();
     let first = parts.iter().position(|part| part.len() <= 2 && part.parse::<u32>().is_ok());
     let Some(first) = first else { return (u32::MAX, 0) };
     let major = parts[first].parse().unwrap_or(u32::MAX);
@@ -160,6 +176,19 @@ mod tests {
     #[test]
     fn versions_are_read_from_names() {
         for (model, version) in [
+            ("gpt-3.5-turbo", Some((3, 5))),
+            ("gpt-35-turbo-16k", Some((3, 5))),
+            ("gpt-41-mini", Some((4, 1))),
+            ("gpt-5", Some((5, 0))),
+            ("openai/gpt-5.6-terra", Some((5, 6))),
+            ("ft:gpt-4.1-mini-2025-04-14:org::id", Some((4, 1))),
+            ("gpt-4o-2024-08-06", None),
+            ("gpt-oss-120b", None),
+            ("chatgpt-4o-latest", None),
+        ] {
+            assert_eq!(gpt_version(model), version, "{model}");
+        }
+        for (model, version) in [
             ("claude-sonnet-4-5-20250929", (4, 5)),
             ("claude-3-7-sonnet-latest", (3, 7)),
             ("claude-3-opus-20240229", (3, 0)),
@@ -167,6 +196,12 @@ mod tests {
             ("anthropic.claude-opus-4-7", (4, 7)),
             ("claude-opus-5", (5, 0)),
             ("claude-next", (u32::MAX, 0)),
+            ("us.anthropic.claude-3-5-sonnet-20241022-v2:0", (3, 5)),
+            ("arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-opus-4-5-20251101-v1:0", (4, 5)),
+            ("claude-3-5-sonnet@20240620", (3, 5)),
+            ("prod-01-claude-opus-5-5", (5, 5)),
+            ("deepseek-v3.1", (4, 6)),
+            ("MiniMax-M2.1", (4, 6)),
         ] {
             assert_eq!(anthropic_version(model), version, "{model}");
         }
@@ -175,7 +210,7 @@ mod tests {
     /// Who refuses a tool, or to be forced to one, is asked for what holds it all the same.
     #[test]
     fn a_model_is_asked_for_a_program_as_it_can_be_held_to_it() {
-        let effort =
+        let told =
             |word: Option<&str>| Params { reasoning_effort: word.map(|word| Some(word.into())), ..Params::default() };
         for (vendor, model, word, expected) in [
             (Vendor::OpenAi, "gpt-4.1", None, Output::Tool),
@@ -191,6 +226,7 @@ mod tests {
             (Vendor::OpenAiCompatible, "gpt-6-luna", None, Output::Tool),
             (Vendor::Anthropic, "claude-sonnet-4-5-20250929", None, Output::Tool),
             (Vendor::Anthropic, "claude-opus-5", None, Output::Tool),
+            (Vendor::Anthropic, "kimi-k2-0905-preview", None, Output::Tool),
             (Vendor::Anthropic, "claude-fable-5", None, Output::Tool),
             (Vendor::Anthropic, "claude-fable-5-1", None, Output::JsonSchema),
             (Vendor::Anthropic, "anthropic.claude-opus-5-5", None, Output::JsonSchema),
@@ -198,7 +234,7 @@ mod tests {
             (Vendor::Gemini, "gemini-3.8-flash", Some("high"), Output::Tool),
             (Vendor::Ollama, "qwen3", None, Output::JsonSchema),
         ] {
-            assert_eq!(output(vendor, model, &effort(word)), expected, "{model} {word:?}");
+            assert_eq!(output(vendor, model, &told(word)), expected, "{model} {word:?}");
         }
     }
 
@@ -215,10 +251,16 @@ mod tests {
             ..Params::default()
         };
         let no_thinking = Params { extended_thinking: None, ..all.clone() };
+        let sampling = Params { temperature: Some(Some(0.0)), top_p: Some(Some(0.8)), ..Params::default() };
         let no_reasoning = Params { reasoning_effort: Some(Some("none".into())), ..no_thinking.clone() };
         let omitted = |vendor, model: &str, params: &Params| admitted(vendor, model, params).1;
         for (vendor, model, params, expected) in [
             (Vendor::OpenAi, "gpt-5.1", &all, vec!["temperature", "top_p", "repeat_penalty", "extended_thinking"]),
+            (Vendor::OpenAi, "gpt-5.1", &sampling, vec![]),
+            (Vendor::OpenAi, "gpt-5.1-codex", &sampling, vec!["temperature", "top_p"]),
+            (Vendor::OpenAi, "gpt-5", &sampling, vec!["temperature", "top_p"]),
+            (Vendor::OpenAi, "gpt-5.6-sol", &sampling, vec!["temperature", "top_p"]),
+            (Vendor::OpenAi, "gpt-35-turbo", &sampling, vec![]),
             (Vendor::OpenAi, "o3-mini", &no_thinking, vec!["temperature", "top_p", "repeat_penalty"]),
             (
                 Vendor::OpenAi,

@@ -84,7 +84,7 @@ impl Evidence {
             retry_header: (refusal.header)("retry-after").or((refusal.header)("retry-after-ms")).is_some(),
         };
         if let Some(error) = error {
-            evidence.take(error);
+            evidence.take(error, refusal.hidden);
         }
         if let Some(Json::String(code)) = root.and_then(|root| root.get("code")) {
             evidence.codes.push(code.to_lowercase());
@@ -100,7 +100,7 @@ impl Evidence {
     }
 
     /// Takes an error object (or text) of the body apart.
-    fn take(&mut self, error: &Json) {
+    fn take(&mut self, error: &Json, hidden: &Hidden) {
         if let Json::String(text) = error {
             self.message = cut(text).to_owned();
             return;
@@ -123,8 +123,10 @@ impl Evidence {
         }
         // OpenRouter's, beside words that only say that the server behind it refused: what that one said, and of what it
         // was accused.
-        if let Some(raw) = error.pointer("/metadata/raw") {
-            let raw = raw.as_str().map_or_else(|| raw.to_string(), str::to_owned);
+        let raw = error.pointer("/metadata/raw").filter(|raw| !raw.is_null());
+        let raw = raw.map(|raw| raw.as_str().map_or_else(|| raw.to_string(), str::to_owned));
+        // A body of its own, with escapes of its own.
+        if let Some(raw) = raw.map(|raw| readable(&hidden.scrub_raw(&raw))).filter(|raw| !raw.is_empty()) {
             self.message = cut(&format!("{}: {raw}", self.message)).to_owned();
         }
         self.flagged = error.pointer("/metadata/reasons").is_some_and(Json::is_array);
@@ -202,12 +204,15 @@ impl Evidence {
     /// Step 3. The words decide only where the table names them beside a status.
     fn by_status(&self) -> Option<ProviderErrorClass> {
         match self.status {
-            401 | 407 => Some(ProviderErrorClass::Auth),
+            401 => Some(ProviderErrorClass::Auth),
+            // The proxy's word, not the target's: another one may be reached without it.
+            407 => Some(ProviderErrorClass::Network),
             403 => Some(self.unless_region_or_safety(ProviderErrorClass::Auth)),
             402 => Some(ProviderErrorClass::Quota),
             429 => Some(ProviderErrorClass::RateLimit),
             529 => Some(self.overloaded()),
             413 => Some(ProviderErrorClass::ContextOverflow),
+            // 422 is Text Generation Inference's, beyond the table.
             400 | 422 | 500 if self.speaks_of_overflow() => Some(ProviderErrorClass::ContextOverflow),
             // Anthropic says so of an empty account, with a code that says nothing.
             400 if self.speaks_of_an_empty_account() => Some(ProviderErrorClass::Quota),
@@ -293,7 +298,7 @@ impl Evidence {
 
     fn message(&self, model: &str, class: ProviderErrorClass) -> String {
         let what = match class {
-            ProviderErrorClass::Auth if self.status == 407 => PROXY_REFUSES,
+            ProviderErrorClass::Network if self.status == 407 => PROXY_REFUSES,
             ProviderErrorClass::Auth => "authentication failed; check the API key and what it may use",
             ProviderErrorClass::Quota => "the account's quota or credit is used up; add credit or use another key",
             ProviderErrorClass::RateLimit => "too many requests; wait, or configure more targets",

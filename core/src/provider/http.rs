@@ -37,6 +37,14 @@ const KEEP_IDLE: Duration = Duration::from_secs(90);
 pub(super) const PROXY_REFUSES: &str =
     "the proxy does not let it through; write its user and password into `proxy`, as http://user:password@host:port";
 
+/// What is told of a certificate that nobody vouches for whom this machine trusts. Where the system keeps its authorities
+/// itself, no variable names others.
+const UNTRUSTED: &str = if cfg!(any(target_vendor = "apple", windows)) {
+    "its certificate is not trusted; add its authority to the system's"
+} else {
+    "its certificate is not trusted; name a file with its authority in SSL_CERT_FILE"
+};
+
 /// Where requests go, and how: the same for all that a target is asked in one way.
 pub(crate) struct Post {
     /// The provider's name, for messages.
@@ -263,7 +271,7 @@ pub(crate) fn system_proxy(url: &Url) -> Option<(String, Vec<Secret>)> {
     let of_both = String::from_utf8_lossy(&decoded);
     let password = of_both.split_once(':').map_or("", |(_, password)| password);
     let secrets = [basic.trim_end_matches('='), password].into_iter().filter_map(Secret::unlisted);
-    Some((proxy.uri().authority()?.to_string(), secrets.collect()))
+    Some((format!("{}://{}", proxy.uri().scheme_str()?, proxy.uri().authority()?), secrets.collect()))
 }
 
 /// Whether a URL's host is this machine.
@@ -391,19 +399,16 @@ fn transport_failure(post: &Post, error: reqwest::Error) -> ProviderError {
     };
     let through = &post.through;
     let details = chain(&error.without_url());
+    let class = if timed_out { ProviderErrorClass::Timeout } else { ProviderErrorClass::Network };
     // The answer to CONNECT, of which there are only words.
-    let (class, advice) = if details.contains("proxy authorization required") {
-        (ProviderErrorClass::Auth, PROXY_REFUSES)
+    let advice = if details.contains("proxy authorization required") {
+        PROXY_REFUSES
+    } else if details.contains("UnknownIssuer") {
+        UNTRUSTED
+    } else if through.is_empty() {
+        "check `base_url`, the network and the server"
     } else {
-        let class = if timed_out { ProviderErrorClass::Timeout } else { ProviderErrorClass::Network };
-        let advice = if details.contains("UnknownIssuer") {
-            "nobody whom this machine trusts vouches for its certificate; name a file of authorities in SSL_CERT_FILE"
-        } else if through.is_empty() {
-            "check `base_url`, the network and the server"
-        } else {
-            "check the proxy, `base_url`, the network and the server"
-        };
-        (class, advice)
+        "check the proxy, `base_url`, the network and the server"
     };
     let message = format!("{model}: {what} ({host}:{port}{through}): {details}; {advice}");
     ProviderError::new(class, post.hidden.scrub_failure(&message))

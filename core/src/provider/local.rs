@@ -68,11 +68,12 @@ fn first_that_talks(list: &Json) -> Option<&str> {
 
 /// Whether a model only turns texts into numbers, by what the list says of it.
 fn embeds(model: &Json) -> bool {
-    let of_family = |family: &Json| family.as_str().is_some_and(|family| family.contains("bert"));
+    let says = |text: &Json, word: &str| text.as_str().is_some_and(|text| text.to_ascii_lowercase().contains(word));
+    let of_family = |family: &Json| says(family, "bert");
     let mut families = model.pointer("/details/families").and_then(Json::as_array).into_iter().flatten();
     model.pointer("/details/family").is_some_and(of_family)
         || families.any(of_family)
-        || model.get("name").and_then(Json::as_str).is_some_and(|name| name.contains("embed"))
+        || model.get("name").is_some_and(|name| says(name, "embed"))
 }
 
 /// What is left until then; `None` when nothing is.
@@ -90,7 +91,7 @@ mod tests {
     #[test]
     fn a_model_that_only_embeds_is_no_default() {
         let bert = json!({"name": "nomic:latest", "details": {"family": "nomic-bert", "families": ["nomic-bert"]}});
-        let named = json!({"name": "mxbai-embed-large:latest"});
+        let named = json!({"name": "hf.co/Qwen/Qwen3-Embedding-0.6B-GGUF", "details": {"family": "qwen3"}});
         let several = json!({"name": "all-minilm", "details": {"families": ["bert"]}});
         let qwen = json!({"name": "qwen3:8b", "details": {"family": "qwen3", "families": ["qwen3"]}});
         let all = json!({"models": [bert, named, several, {"name": " "}, qwen]});

@@ -131,7 +131,7 @@ pub enum Output {
     /// As a call of the one tool that is offered, which is forced where the wire can.
     #[default]
     Tool,
-    /// As JSON that follows the tool's schema: for servers with grammars and without tools.
+    /// As JSON that follows the tool's schema: for models that refuse tools or to be forced to one, and servers with grammars.
     JsonSchema,
     /// As text: for servers with neither.
     Text,

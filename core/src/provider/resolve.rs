@@ -14,7 +14,7 @@ use super::library::{Library, nearest};
 use super::replay::{Decided, Replay};
 use super::rotation::MAX_REQUESTS;
 use super::secret::keeps_keys;
-use super::target::{Entries, Params, TargetOptions};
+use super::target::TargetOptions;
 use super::targets::Targets;
 use super::{Provider, Secret};
 use crate::warning;
@@ -428,7 +428,7 @@ fn one(spec: &ModelSpec, settings: &ModelSettings<'_>) -> Result<Arc<dyn Provide
 }
 
 fn several(specs: &[ModelSpec], settings: &ModelSettings<'_>) -> Result<Arc<dyn Provider>, ResolveProblem> {
-    if specs.len() > MAX_REQUESTS as usize {
+    if specs.iter().map(targets_in).sum::<usize>() > MAX_REQUESTS as usize {
         return Err(ResolveProblem::TooManyTargets { most: MAX_REQUESTS });
     }
     let mut named = Vec::new();
@@ -443,6 +443,16 @@ fn several(specs: &[ModelSpec], settings: &ModelSettings<'_>) -> Result<Arc<dyn 
     }
     let requests = u32::try_from(targets.len()).unwrap_or(u32::MAX);
     Targets::new(targets, requests).map(|targets| Arc::new(targets) as _).ok_or(ResolveProblem::NoTargets)
+}
+
+/// Targets of a list, those of lists in it included.
+fn targets_in(spec: &ModelSpec) -> usize {
+    match spec {
+        ModelSpec::Name(names) => names.split(',').count(),
+        ModelSpec::Targets(specs) => specs.iter().map(targets_in).sum(),
+        ModelSpec::Provider(provider) => provider.targets().len().max(1),
+        ModelSpec::Target { .. } | ModelSpec::Default => 1,
+    }
 }
 
 /// The targets of a list that are named, with what is said of each alone.
@@ -501,7 +511,8 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
     };
     let idle = idle(kind, own);
     if !idle.is_empty() {
-        warning::warn(format!("{}: {} mean nothing for it; take them away", short(name), idle.join(", ")));
+        let idle = idle.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        warning::warn(format!("{} has no use for {idle}; take that away", short(name)));
     }
     match kind {
         Kind::Library if model.is_empty() => Ok(Library::embedded()),
@@ -546,18 +557,31 @@ fn idle(kind: Kind, own: &TargetOptions) -> Vec<&'static str> {
         ("base_url", own.base_url.is_some()),
         ("api_key", own.api_key.is_some()),
         ("api_key_file", own.api_key_file.is_some()),
-        ("headers", own.headers != Entries::default()),
-        ("proxy", own.proxy.is_some()),
+        ("headers", own.headers.iter().any(|(_, value)| value.is_some())),
+        ("proxy", own.proxy.as_ref().is_some_and(Option::is_some)),
         ("stream", own.stream.is_some()),
     ];
     let machine = [("threads", own.threads.is_some()), ("gpu_layers", own.gpu_layers.is_some())];
     let window = [("context_size", own.context_size.is_some())];
-    let asked = [("output", own.output.is_some()), ("sampling and `extra`", own.params != Params::default())];
+    let params = &own.params;
+    let asked = [
+        ("output", own.output.is_some()),
+        ("temperature", params.temperature.flatten().is_some()),
+        ("top_p", params.top_p.flatten().is_some()),
+        ("repeat_penalty", params.repeat_penalty.flatten().is_some()),
+        ("seed", params.seed.flatten().is_some()),
+        ("max_output_tokens", params.max_output_tokens.flatten().is_some()),
+        ("reasoning_effort", params.reasoning_effort.as_ref().is_some_and(Option::is_some)),
+        ("extended_thinking", params.extended_thinking.flatten().is_some()),
+        ("extra", params.extra.iter().any(|(_, value)| value.is_some())),
+    ];
     let fields: Vec<_> = match kind {
+        Kind::OpenAi | Kind::OpenAiResponses | Kind::OpenAiCompatible | Kind::Anthropic | Kind::Gemini => {
+            [&machine[..], &window].concat()
+        }
         Kind::Ollama => machine.to_vec(),
-        remote if remote.is_remote() => [&machine[..], &window].concat(),
         Kind::Llama => server.to_vec(),
-        _recorded_or_library => [&server[..], &machine, &window, &asked].concat(),
+        Kind::Library | Kind::Replay | Kind::Cassette => [&server[..], &machine, &window, &asked].concat(),
     };
     fields.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
 }

@@ -143,17 +143,20 @@ impl Secret {
         let text = text.trim_start_matches('\u{feff}').trim();
         (!text.is_empty()).then(|| {
             let secret = Self(text.into());
-            let mut known = KNOWN.write();
-            let mut form = secret.clone();
             // Arguments, prompts and cassettes hold texts as JSON in JSON: there a quotation mark or a backslash in it looks
             // otherwise each time.
-            for _ in 0..=MOST_QUOTED {
-                if text.len() >= Self::MIN_SCRUBBED_BYTES && !known.contains(&form) {
-                    known.push(form.clone());
-                }
+            let quoted = |form: &Self| {
                 let mut quoted = String::new();
                 write_json_string(&form.0, &mut quoted);
-                form = Self(quoted[1..quoted.len() - 1].into());
+                Some(Self(quoted[1..quoted.len() - 1].into())).filter(|quoted| quoted != form)
+            };
+            let mut forms: Vec<_> = std::iter::successors(Some(secret.clone()), quoted).take(MOST_QUOTED + 1).collect();
+            let mut known = KNOWN.write();
+            // The longest first: a shorter one may be a part of it.
+            while let Some(form) = forms.pop().filter(|_| text.len() >= Self::MIN_SCRUBBED_BYTES) {
+                if !known.contains(&form) {
+                    known.push(form);
+                }
             }
             secret
         })

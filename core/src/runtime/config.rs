@@ -137,6 +137,10 @@ impl Config {
 
     /// Sets one option; it is checked by [`Self::options`].
     pub fn set(&mut self, name: &str, value: Value, origin: Origin) {
+        if name == "model" && value == Value::Null {
+            // None is what leaving it out is.
+            return;
+        }
         let before = self.settings.insert(name.to_owned(), Setting { value, origin });
         if let Some(known) = ["model", "base_url"].into_iter().find(|known| *known == name) {
             self.replaced.entry(known).or_default().extend(before);
@@ -167,7 +171,8 @@ impl Config {
         };
         let mut addresses = self.replaced.get("base_url").into_iter().flatten();
         let theirs = addresses.find(|replaced| replaced.origin.rank() == setting.origin.rank());
-        theirs.is_some_and(|theirs| theirs.value != address.value)
+        let bare = |address: &Value| address.as_str().map(|text| text.trim().trim_end_matches('/').to_owned());
+        theirs.is_some_and(|theirs| bare(&theirs.value) != bare(&address.value))
     }
 
     /// The file that was read.
@@ -390,7 +395,7 @@ mod tests {
                     [headers]\nx-team = \"t\"\n";
         let held = |config: &Config| (config.holds("api_key"), config.holds("headers"));
         assert_eq!(held(&load(file, &[]).unwrap()), (true, true));
-        assert_eq!(held(&load(file, &[("CADENZA_BASE_URL", "http://a/v1")]).unwrap()), (true, true));
+        assert_eq!(held(&load(file, &[("CADENZA_BASE_URL", "http://a/v1/")]).unwrap()), (true, true));
         let elsewhere = [("CADENZA_BASE_URL", "http://b/v1")];
         assert_eq!(held(&load(file, &elsewhere).unwrap()), (false, false));
         let mut config = load(file, &[]).unwrap();

@@ -344,6 +344,8 @@ impl Options {
 
     fn read(&mut self, name: &str, value: &Value) -> Result<(), OptionError> {
         match name {
+            // None is what leaving it out is.
+            "model" if *value == Value::Null => {}
             "model" => self.model = Some(model_spec(value)?),
             name if target_options::read(&mut self.target, name, value)? => {}
             "providers" => self.providers = target_options::providers(value)?,
@@ -488,13 +490,14 @@ fn store_option(value: &Value) -> Result<StoreOption, OptionError> {
 fn model_spec(value: &Value) -> Result<ModelSpec, OptionError> {
     let expected = || invalid("model", "\"provider:name\", a list of them, or a callable", value);
     match value {
-        Value::Null => Ok(ModelSpec::Default),
         Value::String(name) if !name.trim().is_empty() => Ok(ModelSpec::Name(name.clone())),
         Value::List(targets) if !targets.is_empty() => {
             targets.iter().map(target_options::target).collect::<Result<_, _>>().map(ModelSpec::Targets)
         }
         Value::Map(_) => target_options::target(value),
-        Value::String(_) | Value::List(_) | Value::Bool(_) | Value::Int(_) | Value::Float(_) => Err(expected()),
+        Value::Null | Value::String(_) | Value::List(_) | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
+            Err(expected())
+        }
     }
 }
 

@@ -90,12 +90,17 @@ impl<'a> Attempts<'a> {
 
     /// Why no further request may be made: none is left, or no money or tokens for it.
     fn nothing_left(&self) -> Option<Input> {
-        let trace = &self.call.trace;
         if self.rotation.left() == 0 {
             // The contract would take another reply, but no request is left for it (SC-1.15, S1).
             let last = self.failures.last().map_or("", |failure| &failure.error_message);
             return Some(Input::ProviderFailed { message: bounded(last).into() });
         }
+        self.over_budget()
+    }
+
+    /// No money or tokens are left for a request.
+    fn over_budget(&self) -> Option<Input> {
+        let trace = &self.call.trace;
         // What the kernel saw of the tokens it bounds itself; replies that held nothing never came to it.
         let tokens = || trace.over_tokens().filter(|_| !self.unanswered.is_empty());
         let message = trace.over_cost().or_else(tokens)?;
@@ -142,7 +147,9 @@ impl<'a> Attempts<'a> {
                 if call.trace.cancel.is_cancelled() { Some(Input::Cancelled { raw_hash: None }) } else { None }
             }
             _ if error.class == ProviderErrorClass::Timeout => {
-                self.time_up = model_timeout(call, model, &error, patience).map(|words| {
+                // The call's own words are only told beside those of targets that failed before.
+                let of_call = || Some(call.timeout_words()).filter(|_| !self.unanswered.is_empty());
+                self.time_up = model_timeout(call, model, &error, patience).or_else(of_call).map(|words| {
                     let mut failures = std::mem::take(&mut self.unanswered);
                     failures.push((model.to_owned(), ProviderError::new(error.class, words)));
                     targets::all_failed(failures).message
@@ -173,6 +180,9 @@ impl<'a> Attempts<'a> {
                     Some(_) | None => error,
                 };
                 self.unanswered.push((model.to_owned(), error));
+                if let Some(end) = self.over_budget().filter(|_| !fatal) {
+                    return Some(end);
+                }
                 let failures = std::mem::take(&mut self.unanswered);
                 // Who is refused by an account is told that, and nothing else.
                 let message = if fatal {

@@ -13,12 +13,12 @@ use crate::value::Value;
 
 /// Output that is asked for when nothing bounds it: the field is required, and a program needs far less.
 const DEFAULT_MAX_TOKENS: u32 = 8_192;
-/// The most that models before 3.5 can be asked for.
-const OLD_MAX_TOKENS: u32 = 4_096;
 /// The same for models that think unasked: their thoughts count.
 const THINKING_MAX_TOKENS: u32 = 32_768;
 /// From this version on they do.
 const THINKS_UNASKED: (u32, u32) = (5, 0);
+/// The most that models before 3.5 can be asked for.
+const OLD_MAX_TOKENS: u32 = 4_096;
 /// The least that a model can be told to think.
 const MIN_THINKING: u32 = 1_024;
 /// From this version on a model thinks as long as it finds right.
