@@ -49,11 +49,7 @@ fn parts(options: Option<&Bound<'_, PyDict>>) -> PyResult<(Map, Options)> {
     for (name, value) in options {
         let name = utf8(name.cast::<PyString>()?)?.into_owned();
         match name.as_str() {
-            "model" if holds_provider(&value) => {
-                // The name stays in the data, for options that go together with it.
-                data.insert(name, Value::Null);
-                objects.model = Some(model(&value)?);
-            }
+            "model" if holds_provider(&value) => objects.model = Some(model(&value)?),
             "log" if value.is_callable() => objects.log = Some(LogOption::Sink(log::sink(&value))),
             "tools" if !value.is_none() => objects.tools = Some(tools::read(&value)?),
             "deliverable" if tools::is_type(&value)? => drop(data.insert(name, tools::schema_of(&value)?)),

@@ -11,21 +11,19 @@ pub(super) fn admitted(vendor: Vendor, model: &str, params: &Params) -> (Params,
     if params.force_params == Some(true) {
         return (params, omitted);
     }
-    let refused = refused(vendor, model, &params);
-    let mut refuse = |name: &'static str, given: bool, clear: &mut dyn FnMut()| {
-        if given && refused.contains(&name) {
+    let (given, refused): (Vec<_>, _) = (params.given().collect(), refused(vendor, model, &params));
+    let mut refuse = |name: &'static str, clear: &mut dyn FnMut()| {
+        if given.contains(&name) && refused.contains(&name) {
             clear();
             omitted.push(name);
         }
     };
-    refuse("temperature", params.temperature.flatten().is_some(), &mut || params.temperature = None);
-    refuse("top_p", params.top_p.flatten().is_some(), &mut || params.top_p = None);
-    refuse("repeat_penalty", params.repeat_penalty.flatten().is_some(), &mut || params.repeat_penalty = None);
-    refuse("seed", params.seed.flatten().is_some(), &mut || params.seed = None);
-    let effort = params.reasoning_effort.as_ref().is_some_and(Option::is_some);
-    refuse("reasoning_effort", effort, &mut || params.reasoning_effort = None);
-    let thinking = params.extended_thinking.flatten().is_some();
-    refuse("extended_thinking", thinking, &mut || params.extended_thinking = None);
+    refuse("temperature", &mut || params.temperature = None);
+    refuse("top_p", &mut || params.top_p = None);
+    refuse("repeat_penalty", &mut || params.repeat_penalty = None);
+    refuse("seed", &mut || params.seed = None);
+    refuse("reasoning_effort", &mut || params.reasoning_effort = None);
+    refuse("extended_thinking", &mut || params.extended_thinking = None);
     (params, omitted)
 }
 
@@ -49,9 +47,8 @@ pub(super) fn may_be_forced(claude: &str) -> bool {
 
 /// Whether a model refuses tools in chat completions: from 5.4 on while it reasons, which it does by itself from 5.6 on.
 fn refuses_tools(gpt: &str, params: &Params) -> bool {
-    let unsaid = |version| version >= (5, 6);
-    gpt_version(gpt)
-        .is_some_and(|version| version >= (5, 4) && effort(params).map_or(unsaid(version), |word| word != "none"))
+    let reasons = |version| effort(params).map_or(version >= (5, 6), |word| word != "none");
+    gpt_version(gpt).is_some_and(|version| version >= (5, 4) && reasons(version))
 }
 
 fn effort(params: &Params) -> Option<&str> {
@@ -78,7 +75,7 @@ fn gemini(model: &str, params: &Params) -> Vec<&'static str> {
         refused.extend(["reasoning_effort", "extended_thinking"]);
     } else if name.starts_with("gemini-2.5") {
         refused.push("reasoning_effort");
-    } else if params.reasoning_effort.as_ref().is_some_and(Option::is_some) {
+    } else if effort(params).is_some() {
         // One or the other.
         refused.push("extended_thinking");
     }
@@ -136,8 +133,7 @@ fn anthropic(model: &str, params: &Params) -> Vec<&'static str> {
     let version = anthropic_version(model);
     let budget = params.extended_thinking.flatten();
     let room = |budget| thinking_within(version, budget, params.max_output_tokens.flatten()).is_some();
-    let can_think = version >= (3, 7);
-    let thinks = can_think && budget.is_some_and(room);
+    let thinks = version >= (3, 7) && budget.is_some_and(room);
     let mut refused = vec!["repeat_penalty", "seed"];
     if version >= (4, 7) || thinks {
         refused.extend(["temperature", "top_p"]);

@@ -553,37 +553,16 @@ fn named(name: &str, settings: &ModelSettings<'_>, own: &TargetOptions) -> Resul
 
 /// What a target says of itself alone that nothing can come of. What is said for all may be meant for others.
 fn idle(kind: Kind, own: &TargetOptions) -> Vec<&'static str> {
-    let server = [
-        ("base_url", own.base_url.is_some()),
-        ("api_key", own.api_key.is_some()),
-        ("api_key_file", own.api_key_file.is_some()),
-        ("headers", own.headers.iter().any(|(_, value)| value.is_some())),
-        ("proxy", own.proxy.as_ref().is_some_and(Option::is_some)),
-        ("stream", own.stream.is_some()),
-    ];
-    let machine = [("threads", own.threads.is_some()), ("gpu_layers", own.gpu_layers.is_some())];
-    let window = [("context_size", own.context_size.is_some())];
-    let params = &own.params;
-    let asked = [
-        ("output", own.output.is_some()),
-        ("temperature", params.temperature.flatten().is_some()),
-        ("top_p", params.top_p.flatten().is_some()),
-        ("repeat_penalty", params.repeat_penalty.flatten().is_some()),
-        ("seed", params.seed.flatten().is_some()),
-        ("max_output_tokens", params.max_output_tokens.flatten().is_some()),
-        ("reasoning_effort", params.reasoning_effort.as_ref().is_some_and(Option::is_some)),
-        ("extended_thinking", params.extended_thinking.flatten().is_some()),
-        ("extra", params.extra.iter().any(|(_, value)| value.is_some())),
-    ];
-    let fields: Vec<_> = match kind {
+    let given = own.given().into_iter();
+    let useless: &[&str] = match kind {
         Kind::OpenAi | Kind::OpenAiResponses | Kind::OpenAiCompatible | Kind::Anthropic | Kind::Gemini => {
-            [&machine[..], &window].concat()
+            &["threads", "gpu_layers", "context_size"]
         }
-        Kind::Ollama => machine.to_vec(),
-        Kind::Llama => server.to_vec(),
-        Kind::Library | Kind::Replay | Kind::Cassette => [&server[..], &machine, &window, &asked].concat(),
+        Kind::Ollama => &["threads", "gpu_layers"],
+        Kind::Llama => &["base_url", "api_key", "api_key_file", "headers", "proxy", "stream"],
+        Kind::Library | Kind::Replay | Kind::Cassette => return given.collect(),
     };
-    fields.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
+    given.filter(|name| useless.contains(name)).collect()
 }
 
 #[cfg(feature = "http")]
@@ -667,12 +646,9 @@ fn llama(name: &str, options: TargetOptions) -> Result<Arc<dyn Provider>, Resolv
     let path = if name.starts_with("~/") { home().unwrap_or_else(|| name.into()) } else { name.into() };
     let TargetOptions { context_size, threads, gpu_layers, params, .. } = options;
     // S18: what is not done is said.
-    let without_effect = [
-        ("reasoning_effort", matches!(params.reasoning_effort, Some(Some(_)))),
-        ("extended_thinking", params.extended_thinking.flatten().is_some()),
-        ("extra", params.extra.iter().any(|(_, value)| value.is_some())),
-        ("force_params", params.force_params == Some(true)),
-    ];
+    let without_effect = ["reasoning_effort", "extended_thinking", "extra"];
+    let forced = (params.force_params == Some(true)).then_some("force_params");
+    let omitted = params.given().filter(|name| without_effect.contains(name)).chain(forced).collect();
     let given = LlamaSettings {
         name: format!("llama:{name}"),
         context_size,
@@ -684,7 +660,7 @@ fn llama(name: &str, options: TargetOptions) -> Result<Arc<dyn Provider>, Resolv
         seed: params.seed.flatten().unwrap_or(0),
         max_output_tokens: params.max_output_tokens.flatten().unwrap_or(DEFAULT_OUTPUT_TOKENS),
         output: options.output.unwrap_or_default(),
-        omitted: without_effect.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect(),
+        omitted,
         ..LlamaSettings::of(path)
     };
     match Llama::new(given) {

@@ -13,7 +13,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Most requests of one generation, and most targets of a list.
-pub const MAX_REQUESTS: u32 = 16;
+pub(crate) const MAX_REQUESTS: u32 = 16;
 
 /// Where a generation's requests stand.
 #[derive(Clone, Debug)]

@@ -119,6 +119,23 @@ impl TargetOptions {
         *self == Self::default()
     }
 
+    /// The options that are set here, by name, those of [`Params`] last.
+    pub(super) fn given(&self) -> Vec<&'static str> {
+        let own = set([
+            ("base_url", self.base_url.is_some()),
+            ("api_key", self.api_key.is_some()),
+            ("api_key_file", self.api_key_file.is_some()),
+            ("headers", self.headers.iter().any(|(_, value)| value.is_some())),
+            ("proxy", self.proxy.as_ref().is_some_and(Option::is_some)),
+            ("stream", self.stream.is_some()),
+            ("threads", self.threads.is_some()),
+            ("gpu_layers", self.gpu_layers.is_some()),
+            ("context_size", self.context_size.is_some()),
+            ("output", self.output.is_some()),
+        ]);
+        own.chain(self.params.given()).collect()
+    }
+
     /// These options with `far` behind them: what is not said here is taken from there.
     pub fn over(self, far: &Self) -> Self {
         // A key belongs to the address that it was given with: another address does not get the farther place's key.
@@ -143,7 +160,26 @@ impl TargetOptions {
     }
 }
 
+/// The names of what is set.
+fn set<const N: usize>(options: [(&'static str, bool); N]) -> impl Iterator<Item = &'static str> {
+    options.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name)
+}
+
 impl Params {
+    /// What is set here for the model, by name; `force_params` says nothing to it.
+    pub(super) fn given(&self) -> impl Iterator<Item = &'static str> {
+        set([
+            ("temperature", self.temperature.flatten().is_some()),
+            ("top_p", self.top_p.flatten().is_some()),
+            ("repeat_penalty", self.repeat_penalty.flatten().is_some()),
+            ("seed", self.seed.flatten().is_some()),
+            ("max_output_tokens", self.max_output_tokens.flatten().is_some()),
+            ("reasoning_effort", self.reasoning_effort.as_ref().is_some_and(Option::is_some)),
+            ("extended_thinking", self.extended_thinking.flatten().is_some()),
+            ("extra", self.extra.iter().any(|(_, value)| value.is_some())),
+        ])
+    }
+
     fn over(self, far: &Self) -> Self {
         Self {
             temperature: self.temperature.or(far.temperature),

@@ -166,17 +166,7 @@ impl<'a> Attempts<'a> {
                         | ProviderErrorClass::ContextOverflow
                 );
                 let error = match next {
-                    // Asked again later it might answer, but later is too late.
-                    Some(wait) if !hopeless => ProviderError {
-                        message: format!(
-                            "{}; the next request would have to wait {:.0} s, and the call has {:.0} s left; raise \
-                             `call_timeout_seconds`",
-                            error.message,
-                            wait.as_secs_f64(),
-                            call.left().as_secs_f64()
-                        ),
-                        ..error
-                    },
+                    Some(wait) if !hopeless => too_late(error, wait, call.left()),
                     Some(_) | None => error,
                 };
                 self.unanswered.push((model.to_owned(), error));
@@ -429,6 +419,15 @@ fn model_timeout(call: &Call<'_>, model: &str, error: &ProviderError, patience: 
     let allowed_ms = patience.within.as_millis();
     let words = format!("{model} took longer than {allowed_ms} ms; raise `provider_timeout_seconds`");
     Some(if own_words { format!("{words} ({})", error.message) } else { words })
+}
+
+/// The failure of a target that might answer later, when later is too late.
+fn too_late(error: ProviderError, wait: Duration, left: Duration) -> ProviderError {
+    let (wait, left) = (wait.as_secs_f64(), left.as_secs_f64());
+    let why = format!(
+        "the next request would have to wait {wait:.0} s, and the call has {left:.0} s left; raise `call_timeout_seconds`"
+    );
+    ProviderError { message: format!("{}; {why}", error.message), ..error }
 }
 
 /// Token counts come from a server or from a host's function. What no model ever used in one reply is cut.
